@@ -1,0 +1,229 @@
+"""The client of NeMo Gym's agent servers.
+
+`__init__` has the client: its settings, and when a row is sent again. `_exchange` is one POST and what comes of it,
+`_transport` the network beneath. Nothing else in turnloom imports httpx or aiohttp.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import math
+import random
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+from turnloom._exceptions import ConfigError
+from turnloom._gym import agent_of, agent_request
+from turnloom._parse import DEFAULT_FORK_THRESHOLD_TOKENS, RunParser
+from turnloom._rollout import Rollout
+
+if TYPE_CHECKING:
+    import httpx
+
+    from turnloom._client._exchange import Exchange, RunCall
+
+logger = logging.getLogger("turnloom")
+
+DEFAULT_RUN_TIMEOUT_S: Final = 300.0
+CONNECT_TIMEOUT_S: Final = 30.0
+"""For resolving a host and connecting to it, where `run_timeout` isn't shorter."""
+MAX_TRIES: Final = 4
+"""How often a row is sent that surely was not delivered."""
+FIRST_PAUSE_S: Final = 0.5
+"""Before the second try; it doubles with each, up to `MAX_PAUSE_S`, and is spread by half of itself either way."""
+MAX_PAUSE_S: Final = 4.0
+
+
+class GymClient:
+    """Sends dataset rows to NeMo Gym's agent servers, and makes rollouts of their answers while these arrive.
+
+    >>> async with GymClient({"math": "http://127.0.0.1:8001"}) as gym:  # doctest: +SKIP
+    ...     rollout = await gym.run(row, max_tokens=1024, temperature=1.0, top_p=1.0)
+
+    A row is sent at most once, unless it surely was not delivered (the agent refused the connection, say): then a few
+    times, with pauses. Any number of rollouts can run at once; each has a connection of its own. Where this process
+    runs out of file descriptors, rollouts wait until others have ended.
+
+    Args:
+        agent_servers: the agents' URLs by their names; the first serves the rows that name none.
+        run_timeout: seconds without a byte, in sending as in receiving; None is no bound. NeMo Gym sends nothing until
+            a run is over, so that this bounds the whole run.
+        deadline: seconds for one rollout, from `run` to its end, pauses between tries included; None is no bound.
+            Waiting for a file descriptor is not counted.
+        fork_threshold_tokens: as in `RunParser`.
+        branches: as in `RunParser`.
+        honor_mask_sample: as in `RunParser`.
+        transport: an httpx transport in place of the default one, for tests or special networks. It is closed with
+            the client, and has to keep httpx's timeout for connecting by itself.
+        trust_env: whether proxies (and `.netrc`) of the environment hold for agent servers.
+
+    Raises:
+        ConfigError: a setting out of its range, or a URL that is none.
+    """
+
+    def __init__(
+        self,
+        agent_servers: Mapping[str, str],
+        *,
+        run_timeout: float | None = DEFAULT_RUN_TIMEOUT_S,
+        deadline: float | None = None,
+        fork_threshold_tokens: int = DEFAULT_FORK_THRESHOLD_TOKENS,
+        branches: Literal["linear"] = "linear",
+        honor_mask_sample: bool = True,
+        transport: httpx.AsyncBaseTransport | None = None,
+        trust_env: bool = False,
+    ) -> None:
+        self._run_urls = _run_urls(agent_servers)
+        self._run_timeout = _seconds("run_timeout", run_timeout)
+        self._deadline = _seconds("deadline", deadline)
+        self._parser_settings: dict[str, Any] = {
+            "fork_threshold_tokens": fork_threshold_tokens,
+            "branches": branches,
+            "honor_mask_sample": honor_mask_sample,
+        }
+        RunParser(**self._parser_settings)  # raises for what it does not take
+        self._transport = transport
+        self._trust_env = trust_env
+        self._http: httpx.AsyncClient | None = None
+        self._byte_moved_at = 0.0
+        self._told_of_descriptors = False
+
+    async def __aenter__(self) -> Self:
+        from turnloom._client._transport import open_http_client
+
+        if self._http is not None:
+            raise ConfigError("this GymClient is open already")
+        connect_timeout = min(CONNECT_TIMEOUT_S, self._run_timeout or CONNECT_TIMEOUT_S)
+        self._http = open_http_client(self._transport, trust_env=self._trust_env, connect_timeout=connect_timeout)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        http, self._http = self._http, None
+        if http is not None:
+            await http.aclose()
+
+    async def run(self, row: Mapping[str, Any], *, max_tokens: int, temperature: float, top_p: float) -> Rollout:
+        """Send one dataset row to its agent, and make a rollout of the answer.
+
+        Whatever the network or the agent does is an outcome of the rollout, named in its `reason`; its `error` is the
+        exception for `raise_for_outcome`. Cancelling closes the connection at once.
+
+        Args:
+            row: as `agent_request` takes it; `agent_ref.name` says which agent.
+            max_tokens: bounds the generated tokens of each model call.
+            temperature: of the sampling; replaces the row's own.
+            top_p: likewise.
+
+        Raises:
+            ConfigError: the row is none, names an agent that there isn't, or the client is not open.
+        """
+        request = agent_request(row, max_tokens=max_tokens, temperature=temperature, top_p=top_p)
+        agent = agent_of(request, self._run_urls)
+        rollout = await self._deliver(self._call(agent, request))
+        rollout.agent = agent
+        rollout._request_fields = frozenset(request)
+        return rollout
+
+    def _call(self, agent: str, request: dict[str, Any]) -> RunCall:
+        from turnloom._client._exchange import RunCall
+
+        try:
+            body = json.dumps(request, separators=(",", ":")).encode()
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ConfigError(f"the row for agent {agent!r} cannot be written as JSON: {error}") from error
+        url, auth = self._run_urls[agent]
+        return RunCall(agent=agent, url=url, auth=auth, request=request, body=body)
+
+    async def _deliver(self, call: RunCall) -> Rollout:
+        """Try until the row is delivered, or known not to be deliverable."""
+        exchange = self._exchange(call, 1)
+        began = asyncio.get_running_loop().time()
+        try:
+            async with asyncio.timeout(self._deadline) as deadline:
+                while (rollout := await exchange.rollout(self._open_http())).outcome == "unreachable":
+                    tries = exchange.tries
+                    if exchange.out_of_descriptors:
+                        if self._quiet_since(began) > (self._run_timeout or math.inf):
+                            break
+                        await self._wait_for_descriptor(deadline)
+                    elif tries < MAX_TRIES:
+                        await asyncio.sleep(_pause(tries))
+                        tries += 1
+                    else:
+                        break
+                    exchange = self._exchange(call, tries)
+        except TimeoutError:
+            return exchange.timed_out(f"the deadline of {self._deadline:g} s passed")
+        return rollout
+
+    def _open_http(self) -> httpx.AsyncClient:
+        if self._http is None:
+            raise ConfigError("this GymClient is not open: use `async with GymClient(...) as gym`")
+        return self._http
+
+    def _exchange(self, call: RunCall, tries: int) -> Exchange:
+        from turnloom._client._exchange import Exchange
+
+        return Exchange(
+            call,
+            tries=tries,
+            parser=RunParser(**self._parser_settings),
+            run_timeout=self._run_timeout,
+            on_byte=self._byte_moved,
+        )
+
+    async def _wait_for_descriptor(self, deadline: asyncio.Timeout) -> None:
+        if not self._told_of_descriptors:
+            self._told_of_descriptors = True
+            logger.warning("too many open files: rollouts wait until others have ended; raise the limit (ulimit -n)")
+        pause = _pause(1)
+        if (when := deadline.when()) is not None and not deadline.expired():
+            deadline.reschedule(when + pause)
+        await asyncio.sleep(pause)
+
+    def _byte_moved(self) -> None:
+        self._byte_moved_at = asyncio.get_running_loop().time()
+
+    def _quiet_since(self, began: float) -> float:
+        """Seconds in which no rollout of this client moved a byte, since `began`."""
+        return asyncio.get_running_loop().time() - max(began, self._byte_moved_at)
+
+
+def _pause(tries: int) -> float:
+    """Seconds before the next try, spread so that many rollouts do not come back at once."""
+    pause: float = min(FIRST_PAUSE_S * 2 ** (tries - 1), MAX_PAUSE_S)
+    return pause * random.uniform(0.5, 1.5)
+
+
+def _seconds(name: str, value: float | None) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+        raise ConfigError(f"{name}={value!r}: a number of seconds above 0 is needed, or None for no bound")
+    return None if math.isinf(value) else float(value)
+
+
+def _run_urls(agent_servers: Mapping[str, str]) -> dict[str, tuple[str, tuple[str, str] | None]]:
+    """Per agent the URL to POST to, and the user and password that stood in its URL."""
+    if not agent_servers or not isinstance(agent_servers, Mapping):
+        raise ConfigError("agent_servers: name at least one, such as {'math': 'http://127.0.0.1:8001'}")
+    return {name: _run_url(name, url) for name, url in agent_servers.items()}
+
+
+def _run_url(name: str, url: str) -> tuple[str, tuple[str, str] | None]:
+    try:
+        parts = urlsplit(url)
+        sound = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except (ValueError, AttributeError, TypeError):
+        sound = False
+    if not sound:
+        raise ConfigError(f"agent {name!r}: {url!r} is no URL of a server, such as 'http://127.0.0.1:8001'")
+    auth = (unquote(parts.username or ""), unquote(parts.password or "")) if "@" in parts.netloc else None
+    host = parts.netloc.rpartition("@")[2]
+    return urlunsplit((parts.scheme, host, parts.path.rstrip("/") + "/run", parts.query, "")), auth

@@ -1,0 +1,211 @@
+"""One POST of one row to its agent, and the rollout that comes of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+import httpx
+
+from turnloom._client._transport import NETWORK_ERRORS, classify, is_out_of_descriptors, says_where_it_ends
+from turnloom._exceptions import (
+    AgentDisconnected,
+    AgentError,
+    AgentHTTPError,
+    AgentTimeout,
+    AgentUnreachable,
+    MalformedBody,
+)
+from turnloom._gym import prompt_of
+from turnloom._parse import RunParser
+from turnloom._rollout import Outcome, Rollout
+
+MAX_ERROR_BYTES: Final = 2000
+"""How much of the body of an error is read and kept."""
+SEND_CHUNK_BYTES: Final = 64 * 1024
+"""A row is sent in such pieces; each that is taken shows that the server still reads."""
+
+_SHOWN_CHARS: Final = 300
+_ROW_IDS: Final = ("_ng_rollout_id", "_ng_task_index", "id", "task_id", "instance_id", "uuid")
+
+
+@dataclass(frozen=True, slots=True)
+class RunCall:
+    """One row on its way to one agent."""
+
+    agent: str
+    url: str
+    auth: tuple[str, str] | None
+    request: Mapping[str, Any]
+    body: bytes
+
+    def __str__(self) -> str:
+        return f"agent {self.agent!r} ({self.url}), row {self._row()}"
+
+    def _row(self) -> str:
+        """The row by an id of its own, or by what it asks."""
+        for name in _ROW_IDS:
+            if isinstance(value := self.request.get(name), (str, int)):
+                return _shown(f"{name}={value!r}", 100)
+        messages = prompt_of(self.request)
+        return f"that asks {_shown(repr(messages[-1].get('content')) if messages else 'nothing', 100)}"
+
+
+class Exchange:
+    """One attempt: it ends with a rollout, whatever the network or the agent does.
+
+    Args:
+        tries: which try this is, from 1.
+        run_timeout: seconds without a byte, counted from the first byte sent.
+        on_byte: called whenever bytes have moved.
+    """
+
+    def __init__(
+        self, call: RunCall, *, tries: int, parser: RunParser, run_timeout: float | None, on_byte: Callable[[], None]
+    ) -> None:
+        self.tries = tries
+        self.out_of_descriptors = False
+        self._call = call
+        self._parser = parser
+        self._run_timeout = run_timeout
+        self._on_byte = on_byte
+        self._silence = asyncio.timeout(None)
+        self._sent: int | None = None
+        self._status: int | None = None
+        self._received = 0
+        self._head = b""
+        self._failure = ""
+
+    async def rollout(self, http: httpx.AsyncClient) -> Rollout:
+        """Send the row, and parse the answer while it arrives."""
+        try:
+            async with self._silence:
+                return await self._post(http)
+        except MalformedBody as error:
+            return self._malformed(error)
+        except NETWORK_ERRORS as error:
+            return self._failed(error)
+
+    async def _post(self, http: httpx.AsyncClient) -> Rollout:
+        call = self._call
+        headers = {"content-type": "application/json", "content-length": str(len(call.body))}
+        async with http.stream("POST", call.url, content=self._row(), headers=headers, auth=call.auth) as response:
+            self._status = response.status_code
+            self._moved()
+            if self._status != 200:
+                await self._read_error(response)
+                return self._http_error()
+            async for chunk in response.aiter_bytes():
+                self._take(chunk)
+                self._parser.feed(chunk)
+        return self._finish(response)
+
+    async def _row(self) -> AsyncIterator[bytes]:
+        body = self._call.body
+        for start in range(0, len(body), SEND_CHUNK_BYTES):
+            self._sent = start
+            self._moved()
+            yield body[start : start + SEND_CHUNK_BYTES]
+        self._sent = len(body)
+        self._moved()
+
+    async def _read_error(self, response: httpx.Response) -> None:
+        async for chunk in response.aiter_bytes():
+            self._take(chunk)
+            if len(self._head) >= MAX_ERROR_BYTES:
+                return
+
+    def _take(self, chunk: bytes) -> None:
+        self._moved()
+        self._received += len(chunk)
+        if len(self._head) < MAX_ERROR_BYTES:
+            self._head += chunk[: MAX_ERROR_BYTES - len(self._head)]
+
+    def _moved(self) -> None:
+        self._on_byte()
+        if self._run_timeout is not None:
+            with suppress(RuntimeError):  # too late: the time is up
+                self._silence.reschedule(asyncio.get_running_loop().time() + self._run_timeout)
+
+    # What came of it.
+
+    def _finish(self, response: httpx.Response) -> Rollout:
+        try:
+            rollout = self._parser.finish()
+        except MalformedBody as error:
+            if says_where_it_ends(response):
+                return self._malformed(error)
+            return self._lost("disconnected", f"the connection ended before the answer did ({error})")
+        if rollout.reason is not None:
+            rollout.reason = self._told(rollout.reason)
+        return rollout
+
+    def _failed(self, error: Exception) -> Rollout:
+        if self._silence.expired():
+            return self.timed_out(f"no byte moved for {self._run_timeout:g} s")
+        if self._refused:
+            return self._http_error()
+        outcome, cause = classify(error)
+        self.out_of_descriptors = is_out_of_descriptors(error)
+        self._failure = what = _shown(f"{type(cause).__name__}: {cause}".rstrip(": "))
+        if outcome == "malformed":
+            return self._malformed(MalformedBody(f"the body cannot be decompressed ({what})", offset=self._received))
+        return self._lost(outcome, f"{what} (try {self.tries})" if self._sent is None else f"{what} ({self._stage()})")
+
+    def timed_out(self, what: str) -> Rollout:
+        """The rollout when time is up now."""
+        return self._http_error() if self._refused else self._lost("timeout", f"{what} ({self._stage()})")
+
+    @property
+    def _refused(self) -> bool:
+        """Whether the answer is an error: nothing that happens to the rest of its body changes that."""
+        return self._status not in (None, 200)
+
+    def _stage(self) -> str:
+        total = len(self._call.body)
+        if self._sent is None:
+            before = f" after {self._failure}" if self._failure else ""
+            return f"try {self.tries}, no connection yet{before}"
+        if self._status is not None:
+            return f"while the answer arrived, {self._received:,} bytes so far"
+        if self._sent < total:
+            return f"while the row was sent, {self._sent:,} of {total:,} bytes so far"
+        return "while waiting for the answer"
+
+    def _lost(self, outcome: Outcome, what: str) -> Rollout:
+        reason = self._told(what)
+        return Rollout(
+            outcome, reason=reason, error=_ERRORS[outcome](reason, agent=self._call.agent, url=self._call.url)
+        )
+
+    def _http_error(self) -> Rollout:
+        assert self._status is not None
+        reason = self._told("the agent server refused")
+        body = self._head.decode("utf-8", "replace")
+        error = AgentHTTPError(reason, agent=self._call.agent, url=self._call.url, status=self._status, body=body)
+        return Rollout("http_error", reason=reason, error=error)
+
+    def _malformed(self, error: MalformedBody) -> Rollout:
+        reason = self._told(str(error))
+        place = {name: getattr(error, name) for name in ("offset", "line", "column", "path", "excerpt")}
+        # A new exception: the traceback of the old one would keep the whole exchange alive.
+        return Rollout("malformed", reason=reason, error=MalformedBody(reason, **place))
+
+    def _told(self, what: str) -> str:
+        status = f", HTTP {self._status}" if self._status is not None else ""
+        begins = f"; the body begins {_shown(repr(self._head.decode('utf-8', 'replace')))}" if self._head else ""
+        return f"{self._call}{status}: {what}{begins}"
+
+
+_ERRORS: Final[Mapping[Outcome, type[AgentError]]] = {
+    "timeout": AgentTimeout,
+    "unreachable": AgentUnreachable,
+    "disconnected": AgentDisconnected,
+}
+
+
+def _shown(text: str, limit: int = _SHOWN_CHARS) -> str:
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"

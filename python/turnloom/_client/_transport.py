@@ -1,0 +1,183 @@
+"""httpx over aiohttp, set up for agent servers, and what each of their exceptions means for a rollout.
+
+Imported when a client is opened: these libraries take a while to import.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+import ssl
+from collections.abc import Iterator
+from http.cookiejar import CookieJar, DefaultCookiePolicy
+from typing import Any, Final
+
+import aiohttp
+import httpx
+from aiohttp.http import HttpProcessingError
+from httpx_aiohttp.transport import AiohttpResponseStream, AiohttpTransport
+
+from turnloom._rollout import Outcome
+
+CHUNK_SIZE: Final = 256 * 1024
+"""Bytes that are read, and fed to the parser, at a time."""
+KEEPALIVE_TIMEOUT_S: Final = 2.0
+"""How long an idle connection is kept. Servers close theirs after 5 s or more: ours must be gone before that."""
+MAX_HEADER_BYTES: Final = 1024 * 1024
+"""For one header field. A long session cookie must not cost a rollout that is already paid for."""
+TCP_KEEPALIVE: Final = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
+"""Seconds of quiet, seconds between probes, and probes, until a peer that vanished counts as lost."""
+
+
+def open_http_client(
+    transport: httpx.AsyncBaseTransport | None, *, trust_env: bool, connect_timeout: float
+) -> httpx.AsyncClient:
+    """An httpx client that keeps no cookies, follows no redirects, and bounds nothing but connecting."""
+    # The default transport has no limit on connections: nothing waits for a slot, so `pool` bounds DNS and connecting.
+    slot_timeout = connect_timeout if transport is None else None
+    return httpx.AsyncClient(
+        transport=transport or AgentTransport(trust_env=trust_env),
+        timeout=httpx.Timeout(None, connect=connect_timeout, pool=slot_timeout),
+        cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
+        # Token ids compress, but on a cluster's network that costs more time than it saves.
+        headers={"accept": "application/json", "accept-encoding": "identity"},
+        follow_redirects=False,
+        trust_env=trust_env,
+    )
+
+
+class AgentTransport(AiohttpTransport):
+    """aiohttp under httpx. All settings are on the session: this transport drops most of those it is given."""
+
+    def __init__(self, *, trust_env: bool) -> None:
+        super().__init__(verify=ssl.create_default_context(), trust_env=trust_env, client=self._new_session)
+        self._trust_env = trust_env
+
+    def _new_session(self) -> aiohttp.ClientSession:
+        connector = _Connector(
+            limit=0,  # none: every rollout of a batch has a connection of its own
+            keepalive_timeout=KEEPALIVE_TIMEOUT_S,
+            ssl=self.ssl_context,
+            socket_factory=_new_socket,
+        )
+        return aiohttp.ClientSession(
+            connector=connector,
+            request_class=_Request,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            read_bufsize=CHUNK_SIZE,
+            max_field_size=MAX_HEADER_BYTES,
+            trust_env=self._trust_env,
+        )
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        response = await super().handle_async_request(request)
+        assert isinstance(response.stream, AiohttpResponseStream)
+        response.stream.CHUNK_SIZE = CHUNK_SIZE
+        return response
+
+
+class _Connector(aiohttp.TCPConnector):
+    """A connector that can be closed while requests are being sent to servers that do not read."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.in_use: set[asyncio.Transport] = set()
+
+    def close(self, *, abort_ssl: bool = False) -> Any:
+        for transport in tuple(self.in_use):
+            transport.abort()
+        return super().close(abort_ssl=abort_ssl)
+
+
+class _Request(aiohttp.ClientRequest):
+    """A request that leaves no socket behind: closing alone would wait for the peer to read what is still unsent."""
+
+    async def send(self, conn: Any) -> aiohttp.ClientResponse:
+        transport: asyncio.Transport = conn.transport
+        in_use: set[asyncio.Transport] = self.session.connector.in_use  # type: ignore[union-attr]
+
+        def given_back() -> None:
+            in_use.discard(transport)
+            if transport.get_write_buffer_size() > 0:
+                transport.abort()
+
+        in_use.add(transport)
+        conn.add_callback(given_back)
+        return await super().send(conn)
+
+
+def _new_socket(address: Any) -> socket.socket:
+    family, kind, protocol, *_ = address
+    new = socket.socket(family=family, type=kind, proto=protocol)
+    new.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in TCP_KEEPALIVE.items():
+        if hasattr(socket, name):
+            new.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    return new
+
+
+OUTCOME_OF: Final[tuple[tuple[type[Exception], Outcome], ...]] = (
+    # aiohttp's come first: httpx-aiohttp gives one class, ConnectTimeout, to a refused connection and to one that was
+    # lost after the row had been delivered. Of the others of a group, the first that fits counts.
+    (aiohttp.ClientConnectorError, "unreachable"),  # refused, DNS, TLS, no route, no proxy
+    (aiohttp.ConnectionTimeoutError, "unreachable"),
+    (aiohttp.ServerFingerprintMismatch, "unreachable"),
+    (aiohttp.ClientHttpProxyError, "unreachable"),  # the proxy opened no tunnel
+    (aiohttp.RedirectClientError, "disconnected"),
+    (aiohttp.InvalidURL, "unreachable"),
+    (aiohttp.NonHttpUrlClientError, "unreachable"),
+    (aiohttp.ServerTimeoutError, "timeout"),
+    (aiohttp.ClientError, "disconnected"),
+    (HttpProcessingError, "disconnected"),
+    (httpx.ConnectError, "unreachable"),
+    (httpx.ConnectTimeout, "unreachable"),
+    (httpx.PoolTimeout, "unreachable"),
+    (httpx.ProxyError, "unreachable"),
+    (httpx.UnsupportedProtocol, "unreachable"),
+    (httpx.InvalidURL, "unreachable"),
+    (httpx.TimeoutException, "timeout"),
+    (httpx.DecodingError, "malformed"),
+    (httpx.HTTPError, "disconnected"),
+    (httpx.StreamError, "disconnected"),
+    (TimeoutError, "timeout"),
+    (OSError, "disconnected"),
+)
+"""What an exception says about a rollout. In doubt it was delivered, and must not be sent again."""
+
+NETWORK_ERRORS: Final = tuple(kind for kind, _ in OUTCOME_OF)
+
+
+def classify(error: BaseException) -> tuple[Outcome, BaseException]:
+    """The outcome that an exception stands for, and the one among its causes that tells.
+
+    Raises:
+        TypeError: it is none of `NETWORK_ERRORS`.
+    """
+    causes = list(_causes(error))
+    for kind, outcome in OUTCOME_OF:
+        for cause in causes:
+            if isinstance(cause, kind):
+                return outcome, cause
+    raise TypeError(f"{type(error).__name__} is no exception of the network") from error
+
+
+def is_out_of_descriptors(error: BaseException) -> bool:
+    """Whether this process or machine has no file descriptor left: no fault of the agent."""
+    return any(isinstance(cause, OSError) and cause.errno in (errno.EMFILE, errno.ENFILE) for cause in _causes(error))
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        if isinstance(error, BaseExceptionGroup):
+            for member in error.exceptions:
+                yield from _causes(member)
+        error = error.__cause__
+
+
+def says_where_it_ends(response: httpx.Response) -> bool:
+    """Whether HTTP tells a whole body from one that was cut: not where it just ends with the connection."""
+    headers = response.headers
+    framed = "content-length" in headers or "chunked" in headers.get("transfer-encoding", "").lower()
+    return framed or response.http_version == "HTTP/2"

@@ -1,0 +1,229 @@
+"""The data dictionary: what one rollout is, how it ended, and the rows it gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final, Literal, NamedTuple, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turnloom._exceptions import TurnloomError, UnscorableRollout
+from turnloom._gym import messages_from_agent_output
+from turnloom._parsed import NOTHING, Parsed, as_number, decode
+
+Outcome = Literal[
+    # What a 200 can be, in the order in which it is judged.
+    "malformed",  # the whole body came and is not JSON
+    "agent_failure",  # a 200 that carries a failure
+    "masked",  # the environment asks not to train on it (mask_sample)
+    "no_tokens",  # no token is left to train
+    "no_reward",  # reward missing, not a number, or not finite
+    "ok",  # at least one trained token and a finite reward
+    # What becomes of a request that gets no 200.
+    "http_error",  # a status other than 200
+    "timeout",  # no data for run_timeout seconds, or the deadline passed
+    "unreachable",  # surely never delivered
+    "disconnected",  # perhaps delivered, then lost
+    "cancelled",  # given up by the loop itself: counted, never returned
+]
+OUTCOMES: Final[tuple[Outcome, ...]] = get_args(Outcome)
+
+Transition = Literal["clean", "realign", "fork"]
+
+DEFECT_CODES: Final[Mapping[str, str]] = {
+    "missing": "the field is absent or null (or, for a generation, empty) although the item has token ids",
+    "empty": "the prompt has no ids",
+    "not_a_list": "the field is neither a list nor null",
+    "not_an_id": "an element is no token id: a JSON integer, or a string of digits, with 0 <= id < 2**31",
+    "not_a_logprob": "an element of the logprobs is a list or an object",
+    "length_mismatch": "there are not as many logprobs as generated ids",
+    "duplicate_turn": "the item tells the turn before it once more",
+}
+
+_CONTROL_FIELDS = frozenset({"reward", "mask_sample"})
+
+
+class TrainingRow(NamedTuple):
+    """One training sequence of `L` tokens. The arrays own their memory and are writable."""
+
+    input_ids: NDArray[np.int64]
+    """[L], the prompt and everything after it."""
+    completion_mask: NDArray[np.int64]
+    """[L], 1 where the token is trained."""
+    old_log_probs: NDArray[np.float32]
+    """[L], the sampled logprob where the token is trained, else 0.0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One model call, and how it was joined to what came before, as TRL's reconciler would join it."""
+
+    item_index: int
+    """Its item in `response.output`; items that are not objects count."""
+    prompt_tokens: int
+    output_tokens: int
+    transition: Transition | None
+    """None for the first turn."""
+    matched_tokens: int
+    """Tokens of the held row that the prompt repeats; 0 for the first turn."""
+    drift_tokens: int
+    """Held tokens that the prompt does not repeat; 0 for the first turn."""
+    row: int | None
+    """Index into `rows`, or `unscored_rows`; None when its row had nothing to train."""
+    start: int
+    """Where its generated tokens begin in that row."""
+    end: int
+    """Where they end, as far as no realign removed them."""
+    routed_experts_bytes: int
+    """Size of its `routed_experts` as sent; they are counted and left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """Counts over the transitions of one rollout."""
+
+    clean: int = 0
+    realign: int = 0
+    fork: int = 0
+    transitions: int = 0
+    drift_tokens: int = 0
+    """Held tokens not repeated, forks included."""
+    drift_max: int = 0
+    discarded_tokens: int = 0
+    """Trained tokens that a realign removed."""
+    unusable_tokens: int = 0
+    """Generated tokens without a usable logprob."""
+    positive_logprobs: int = 0
+    """Logprobs above 0, used as sent."""
+
+
+class Defect(NamedTuple):
+    """One thing wrong with one item. The rollout goes on without the item's turn."""
+
+    item_index: int
+    field: str | None
+    code: str
+    """A key of `DEFECT_CODES`."""
+    detail: str
+
+
+class Rollout:
+    """One `/run`: how it ended, and what there is to train on.
+
+    Whatever was not there is empty or zero, never None; `reward` alone is None when it cannot be scored, and
+    `reason` is None exactly when the outcome is `ok`.
+    """
+
+    outcome: Outcome
+    reason: str | None
+    """One sentence for a person."""
+    reward: float | None
+    """The environment's reward; None unless the outcome is `ok`."""
+    rows: tuple[TrainingRow, ...]
+    """What to train on; empty unless the outcome is `ok`."""
+    unscored_rows: tuple[TrainingRow, ...]
+    """What was rebuilt of a masked rollout, or of one without a reward."""
+    error: TurnloomError | None
+    """The typed exception behind an outcome without a sound answer."""
+    agent: str | None
+    """The agent's name, where a client made the request."""
+
+    def __init__(
+        self,
+        outcome: Outcome,
+        *,
+        reason: str | None = None,
+        reward: float | None = None,
+        rows: Iterable[TrainingRow] = (),
+        unscored_rows: Iterable[TrainingRow] = (),
+        error: TurnloomError | None = None,
+        agent: str | None = None,
+        parsed: Parsed | None = None,
+    ) -> None:
+        self.outcome = outcome
+        self.reason = reason
+        self.reward = reward
+        self.rows = tuple(rows)
+        self.unscored_rows = tuple(unscored_rows)
+        self.error = error
+        self.agent = agent
+        self._parsed = parsed if parsed is not None else NOTHING
+        self._request_fields: frozenset[str] = frozenset()
+
+    def __repr__(self) -> str:
+        said = f"reward={self.reward}" if self.outcome == "ok" else f"reason={self.reason!r}"
+        return f"<Rollout {self.outcome} {said} rows={len(self.rows)} turns={len(self._parsed.turns)}>"
+
+    @cached_property
+    def turns(self) -> tuple[Turn, ...]:
+        """The model calls, in order, as they were joined."""
+        return tuple(Turn(*turn) for turn in self._parsed.turns)
+
+    @cached_property
+    def drift(self) -> Drift:
+        """Counts over the transitions from one turn to the next."""
+        return Drift(**self._parsed.drift)
+
+    @cached_property
+    def defects(self) -> tuple[Defect, ...]:
+        """What was wrong with single items."""
+        return tuple(Defect(*defect) for defect in self._parsed.defects)
+
+    @cached_property
+    def truncated(self) -> bool:
+        """Whether the response says that it was cut: its status is `incomplete`, or it has `incomplete_details`."""
+        response = self._parsed.response
+        return response.get("status") == "incomplete" or response.get("incomplete_details") is not None
+
+    @cached_property
+    def output(self) -> list[Any]:
+        """`response.output` without the token arrays."""
+        output = self._parsed.response.get("output")
+        return output if isinstance(output, list) else []
+
+    @cached_property
+    def document(self) -> Any:
+        """The whole answer without the token arrays; None where no JSON came."""
+        residual = self._parsed.residual
+        return decode(residual) if residual else None
+
+    @cached_property
+    def metrics(self) -> dict[str, float]:
+        """Numeric and boolean fields of the environment, and `reward_components` as `reward_components/<name>`.
+
+        Neither the fields that the request had, nor names with a leading underscore.
+        """
+        members = self._parsed.members
+        found = {
+            name: number
+            for name in members.keys() - self._request_fields - _CONTROL_FIELDS
+            if not name.startswith("_") and (number := as_number(members.get(name))) is not None
+        }
+        components = members.get("reward_components")
+        if isinstance(components, dict):
+            for name, value in components.items():
+                if (number := as_number(value)) is not None:
+                    found[f"reward_components/{name}"] = number
+        return dict(sorted(found.items()))
+
+    def messages(self) -> list[dict[str, Any]]:
+        """The output as chat messages: `messages_from_agent_output(rollout.output)`."""
+        return messages_from_agent_output(self.output)
+
+    def raise_for_outcome(self) -> Rollout:
+        """The rollout itself when it is `ok`.
+
+        Raises:
+            AgentError: no usable answer came (`AgentHTTPError`, `AgentTimeout`, `AgentUnreachable`,
+                `AgentDisconnected`).
+            MalformedBody: the answer was no JSON.
+            UnscorableRollout: the answer gives nothing to train.
+        """
+        if self.outcome == "ok":
+            return self
+        if self.error is not None:
+            raise self.error
+        raise UnscorableRollout(self.reason or self.outcome, outcome=self.outcome)

@@ -1,0 +1,95 @@
+"""The worker's settings: what a trainer's config says, and what no agent could follow."""
+
+from __future__ import annotations
+
+import json
+import logging
+import urllib.request
+from collections.abc import Mapping
+from typing import Any, Final
+
+from turnloom._exceptions import ConfigError
+
+logger = logging.getLogger("turnloom")
+
+_OF_THE_CLIENT: Final = ("run_timeout", "deadline", "honor_mask_sample")
+
+_FROM_CONFIG: Final = {
+    "num_generations": "num_generations",
+    "queue_maxsize": "queue_maxsize",
+    "vllm_server_url": "vllm_server_base_url",
+    "max_tokens": "max_completion_length",
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "min_p": "min_p",
+    "repetition_penalty": "repetition_penalty",
+    "request_timeout": "request_timeout",
+    "chat_template_kwargs": "chat_template_kwargs",
+    "max_tool_calling_iterations": "max_tool_calling_iterations",
+    "log_completions": "log_completions",
+    "num_completions_to_print": "num_completions_to_print",
+    "fork_threshold_tokens": "fork_threshold_tokens",
+}
+"""The worker's name of a setting, and the config's."""
+
+_NEUTRAL: Final[dict[str, tuple[Any, ...]]] = {
+    "top_k": (None, 0, -1),
+    "min_p": (None, 0.0),
+    "repetition_penalty": (None, 1.0),
+}
+
+
+def settings_from_config(config: Any) -> dict[str, Any]:
+    """What the trainer itself would give its worker."""
+    settings = {ours: getattr(config, theirs) for ours, theirs in _FROM_CONFIG.items()}
+    in_flight = config.max_inflight_tasks
+    if in_flight < 0:  # as the trainer reckons it: what can be trained before it is stale
+        samples_per_step = config.per_device_train_batch_size * config.gradient_accumulation_steps * config.world_size
+        in_flight = max(config.max_staleness, 1) * samples_per_step
+    return {**settings, "max_inflight_tasks": in_flight}
+
+
+def client_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that are the client's, as far as they are given."""
+    return {name: settings[name] for name in _OF_THE_CLIENT if name in settings}
+
+
+def check_settings(settings: Mapping[str, Any]) -> None:
+    """Refuse what the agents could not follow.
+
+    Raises:
+        ConfigError: it names the setting, and what to do.
+    """
+    for name, neutral in _NEUTRAL.items():
+        if settings.get(name) not in neutral:
+            raise ConfigError(
+                f"{name}={settings[name]!r} cannot reach the policy: /run carries max_output_tokens, temperature and "
+                f"top_p alone, and the trainer would correct for what was not sampled. Leave it at {neutral[-1]!r}"
+            )
+    for name in ("tools", "environment_factory"):
+        if settings.get(name):
+            raise ConfigError(f"{name} is not used: with NeMo Gym the tools and environments are the agent's")
+    if settings.get("lora_name") is not None:
+        raise ConfigError("lora_name cannot reach the policy: NeMo Gym's agents ask for the model of their own config")
+    if settings.get("chat_template_kwargs"):
+        logger.warning("chat_template_kwargs does not reach the agents: set it on NeMo Gym's model server")
+
+
+def eos_token_ids(processing_class: Any, generation_config: Any = None) -> list[int]:
+    """The ids that end a generation: the tokenizer's, and those that the model's generation config names."""
+    named = getattr(generation_config, "eos_token_id", None)
+    ids = [named] if isinstance(named, int) else list(named or ())
+    own = getattr(processing_class, "eos_token_id", None)
+    return ids if own is None or own in ids else [own, *ids]
+
+
+def published_adapter(server_url: str, name: str) -> bool:
+    """Whether the model server offers this adapter; False when there is no such server."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(f"{server_url.rstrip('/')}/v1/models", timeout=2.0) as answer:
+            models = json.load(answer)["data"]
+            return any(model["id"] == name for model in models)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False

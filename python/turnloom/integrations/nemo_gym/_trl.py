@@ -1,0 +1,270 @@
+"""TRL's asynchronous trainer: the only file that imports TRL, and all it does is translate.
+
+What is known of rollouts, groups, failures and metrics stands in `turnloom._groups`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import signal
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from typing import Any, Final
+
+from turnloom._client import GymClient
+from turnloom._exceptions import ConfigError
+from turnloom._groups import DenseIds, Ledger, OpenRows, check_rows, generated_ids, only_members, train_only
+from turnloom._rollout import Rollout, Turn
+from turnloom.integrations.nemo_gym._settings import (
+    check_settings,
+    client_settings,
+    eos_token_ids,
+    published_adapter,
+    settings_from_config,
+)
+from turnloom.integrations.nemo_gym._trl_version import check_trl_hooks, check_trl_version
+
+check_trl_version()
+
+from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer  # noqa: E402
+from trl.experimental.async_grpo.async_rollout_worker import (  # noqa: E402
+    AsyncRolloutWorker,
+    RolloutGroup,
+    RolloutSample,
+    TrainingSequence,
+    _AsyncRolloutLoop,
+)
+
+check_trl_hooks(_AsyncRolloutLoop, AsyncRolloutWorker, RolloutGroup, RolloutSample)
+
+__all__ = ["AsyncGRPOConfig", "AsyncGRPOTrainer", "AsyncRolloutWorker", "NemoGymRolloutLoop", "NemoGymRolloutWorker"]
+
+_FAILED: Final[tuple[list[Any], list[int], list[Any], int, int, None]] = ([], [], [], 0, 0, None)
+"""TRL's tuple for a rollout that cannot be scored."""
+
+
+class NemoGymRolloutLoop(_AsyncRolloutLoop):  # type: ignore[misc]
+    """The loop in the worker's process: each rollout is one `/run` of a NeMo Gym agent.
+
+    Args:
+        agent_servers: the agents' names and URLs; a row without `agent_ref.name` goes to the first.
+        run_timeout: seconds without data after which a rollout is given up (stock NeMo Gym sends nothing until a run
+            is over, so there it bounds the whole run).
+        **kwargs: what TRL's loop takes, and besides `deadline` (seconds for a whole rollout), `honor_mask_sample` and
+            `train_turn_fn` (see `NemoGymRolloutWorker`).
+    """
+
+    _provides_rollout_reward = True
+
+    def __init__(self, agent_servers: dict[str, str], run_timeout: float = 300.0, **kwargs: Any) -> None:
+        self._train_turn_fn: Callable[[Turn], bool] | None = kwargs.pop("train_turn_fn", None)
+        gym_settings = {name: kwargs.pop(name) for name in client_settings(kwargs)}
+        # TRL would refuse a chat template that it cannot parse responses of; here nothing is parsed.
+        if getattr(kwargs["processing_class"], "response_template", None) is None:
+            kwargs["processing_class"].response_template = {}
+        super().__init__(**kwargs)
+        self.reward_func_names.append("nemo_gym")
+        self._gym = GymClient(
+            agent_servers, run_timeout=run_timeout, fork_threshold_tokens=self._fork_threshold_tokens, **gym_settings
+        )
+        self._open_rows = OpenRows(self.num_generations)
+        self._dense_ids = DenseIds()
+        self._ledger = Ledger()
+        self._running: set[asyncio.Task[Any]] = set()
+        self._stopping = False
+
+    def run(self) -> None:
+        """Run until stopped, as the main thing of a process."""
+        if multiprocessing.parent_process() is not None:
+            # Ctrl-C in a terminal reaches every process of it; this one is stopped by the trainer's.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        super().run()
+
+    async def _run_loops(self, stop_event: asyncio.Event) -> None:
+        """Generate and score until `stop_event` is set, or one of the loops fails; runs in flight are given up."""
+        parent = multiprocessing.parent_process()
+        if parent is not None:  # a trainer that ends without a word stops us too
+            asyncio.get_running_loop().add_reader(parent.sentinel, stop_event.set)
+        async with self._gym:
+            loops = [
+                asyncio.create_task(self._generate_loop(stop_event=stop_event)),
+                asyncio.create_task(self._score_loop(stop_event=stop_event)),
+                asyncio.create_task(self._give_up_when(stop_event)),
+            ]
+            try:
+                await asyncio.gather(*loops)
+            finally:
+                stop_event.set()
+                await asyncio.gather(*loops, return_exceptions=True)
+                self._ledger.metrics.push(self._metrics_queue)
+        # Nobody reads any more, and a queue would wait for ever to be read. After a failure it must: the trainer hears
+        # of the failure only when it has read all samples, so none may be cut in the middle.
+        for unread in (self.rollout_buffer, self._metrics_queue):
+            if hasattr(unread, "cancel_join_thread"):
+                unread.cancel_join_thread()
+
+    async def _give_up_when(self, stop_event: asyncio.Event) -> None:
+        await stop_event.wait()
+        self._stopping = True
+        for rollout in self._running:
+            rollout.cancel()
+
+    def _repeat_iterator(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        for group_id, row in super()._repeat_iterator():
+            yield group_id, self._open_rows.open(group_id, row)
+
+    async def _generate_one(
+        self, prompt: Any, tool_dict: Any = None, tools: Any = None, group_id: int = 0
+    ) -> tuple[list[Any], list[int], list[Any], int, int, float | None]:
+        began = time.monotonic()
+        rollout = await self._run(self._open_rows.take(group_id))
+        if rollout is None:
+            self._ledger.enter_cancelled()
+            return _FAILED
+        latency_s = time.monotonic() - began
+        self._ledger.enter(rollout, latency_s=latency_s)
+        if rollout.outcome != "ok":
+            return _FAILED
+        rows = rollout.rows
+        if self._train_turn_fn is not None:
+            rows = train_only(rows, rollout.turns, self._train_turn_fn)
+        ids = generated_ids(rollout)
+        self._push_rollout_metrics(
+            turns=len(rollout.turns),
+            sequences=len(rows),
+            completion_ids=ids,
+            tally={name: float(count) for name, count in asdict(rollout.drift).items()},
+            loop_exhausted=False,
+            duration_s=latency_s,
+        )
+        rollout_id = uuid.uuid4().hex
+        sequences = [TrainingSequence(*row, rollout_id) for row in rows]
+        return rollout.messages(), ids, sequences, 0, 0, rollout.reward
+
+    async def _run(self, row: dict[str, Any]) -> Rollout | None:
+        """One rollout; None when it was given up."""
+        task = asyncio.current_task()
+        assert task is not None
+        if self._stopping:
+            return None
+        self._running.add(task)
+        try:
+            return await self._gym.run(row, max_tokens=self.max_tokens, temperature=self.temperature, top_p=self.top_p)
+        except asyncio.CancelledError:
+            if not self._stopping:
+                raise
+            task.uncancel()
+            return None
+        finally:
+            self._running.discard(task)
+
+    async def _score_group(self, group: Any) -> list[Any]:
+        """Score those members alone that have a reward: the others belong to no mean, nor to a reward function."""
+        kept = [index for index, reward in enumerate(group.rollout_rewards) if reward is not None]
+        samples: list[Any] = await super()._score_group(only_members(group, kept)) if kept else []
+        number = self._dense_ids.number(group.group_id, has_rows=bool(samples))
+        for sample in samples:
+            sample.group_id = number
+        self._ledger.metrics.push(self._metrics_queue)
+        return samples
+
+
+class NemoGymRolloutWorker(AsyncRolloutWorker):  # type: ignore[misc]
+    """What `AsyncGRPOTrainer(rollout_worker=…)` takes to train on NeMo Gym. Most easily made by `from_config`.
+
+    Everything crosses into another process, so it must pickle: functions are those of a module.
+
+    Args:
+        agent_servers: the agents' names and URLs, such as `{"math": "http://127.0.0.1:8001"}`.
+        dataset: its rows are NeMo Gym's, as columns or as a JSON string in the column `nemo_gym_row`.
+        processing_class: the tokenizer; it needs no chat template.
+        max_tokens: bounds every model call.
+        reward_funcs: rewards added to the agent's own; a rollout that failed reaches none of them.
+        run_timeout: seconds without data after which a rollout is given up.
+        deadline: seconds after which a rollout is given up in any case.
+        honor_mask_sample: whether the environment's `mask_sample` keeps a rollout out of the training.
+        train_turn_fn: which turns are trained, all by default.
+        **kwargs: what TRL's worker takes.
+
+    Raises:
+        ConfigError: an unknown agent in a row, or a setting that no agent could follow.
+    """
+
+    _loop_cls = NemoGymRolloutLoop
+
+    def __init__(
+        self,
+        agent_servers: dict[str, str],
+        *,
+        dataset: Any,
+        processing_class: Any,
+        max_tokens: int,
+        reward_funcs: Sequence[Callable[..., Any]] = (),
+        **kwargs: Any,
+    ) -> None:
+        check_settings(kwargs)
+        GymClient(agent_servers, **client_settings(kwargs))  # raises for what it cannot use
+        check_rows(dataset, agent_servers)
+        kwargs.setdefault("model_name", getattr(processing_class, "name_or_path", ""))
+        kwargs.setdefault("eos_token_ids", eos_token_ids(processing_class))
+        super().__init__(
+            agent_servers=dict(agent_servers),
+            dataset=dataset,
+            processing_class=processing_class,
+            max_tokens=max_tokens,
+            reward_funcs=list(reward_funcs),
+            **kwargs,
+        )
+
+    @classmethod
+    def from_config(
+        cls,
+        config: AsyncGRPOConfig,
+        *,
+        agent_servers: dict[str, str],
+        dataset: Any,
+        processing_class: Any,
+        reward_funcs: Sequence[Callable[..., Any]] = (),
+        generation_config: Any = None,
+        **kwargs: Any,
+    ) -> NemoGymRolloutWorker:
+        """The worker with each setting that it shares with the trainer taken from the trainer's config.
+
+        Args:
+            config: the trainer's.
+            generation_config: the model's, for the ids that end a generation beside the tokenizer's.
+            **kwargs: as for the class; they win over the config.
+        """
+        settings = settings_from_config(config)
+        settings["eos_token_ids"] = eos_token_ids(processing_class, generation_config)
+        return cls(
+            agent_servers,
+            dataset=dataset,
+            processing_class=processing_class,
+            reward_funcs=reward_funcs,
+            **{**settings, **kwargs},
+        )
+
+    def start(self) -> None:
+        """Start the process.
+
+        Raises:
+            ConfigError: the trainer sends its weights as an adapter, which the agents' model would not use.
+        """
+        server = self._loop_kwargs.get("vllm_server_url")
+        adapter = f"trl-policy-v{self.model_version}"
+        if server and published_adapter(server, adapter):
+            raise ConfigError(
+                f"the trainer has published its weights as the LoRA adapter {adapter!r} on {server}, but NeMo Gym's "
+                "agents ask for the base model by name, which would be sampled untrained. Start vLLM without "
+                "--enable-lora, so that the trainer sends merged weights."
+            )
+        super().start()
+
+
+# Where a user finds them, and pickle too.
+for _cls in (NemoGymRolloutLoop, NemoGymRolloutWorker):
+    _cls.__module__ = "turnloom.integrations.nemo_gym.rollout"
