@@ -33,6 +33,7 @@ type Parsed<'py> = (
     Vec<PyTurn>,
     Vec<PyDefect>,
     Bound<'py, PyDict>,
+    Vec<(usize, Ids<'py>)>,
 );
 type RowIn<'py> = (PyReadonlyArray1<'py, i64>, PyReadonlyArray1<'py, i64>, PyReadonlyArray1<'py, f32>);
 
@@ -92,7 +93,11 @@ impl Parser {
         let (residual, woven) = py.detach(|| run.finish()).map_err(|error| malformed(py, &error))?;
         self.run = None;
         let (residual, members, response) = residual.into_parts();
-        let turns = woven.turns.into_iter().map(|turn| {
+        let mut lost = Vec::new();
+        let turns = woven.turns.into_iter().enumerate().map(|(number, turn)| {
+            if !turn.lost.is_empty() {
+                lost.push((number, turn.lost.into_pyarray(py)));
+            }
             (
                 turn.item_index,
                 turn.prompt_tokens,
@@ -107,14 +112,16 @@ impl Parser {
             )
         });
         let defects = woven.defects.into_iter().map(|it| (it.item_index, it.field, it.code, it.detail));
+        let turns = turns.collect();
         Ok((
             PyBytes::new(py, &residual),
             members.into_iter().map(member).collect(),
             response.into_iter().map(member).collect(),
             woven.rows.into_iter().map(|row| row_out(py, row)).collect(),
-            turns.collect(),
+            turns,
             defects.collect(),
             drift(py, &woven.drift)?,
+            lost,
         ))
     }
 }

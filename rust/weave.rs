@@ -52,6 +52,8 @@ pub struct Turn {
     pub row: Option<usize>,
     /// Where its generated ids stand in the row, as far as they are still there.
     pub span: Range<usize>,
+    /// Generated ids that are in no row: a realign removed them, or nothing of their row is trained.
+    pub lost: Vec<i64>,
     /// Size of its `routed_experts` as sent.
     pub routed_experts_bytes: u64,
 }
@@ -158,6 +160,10 @@ impl Loom {
         self.row_index.push(is_trained.then_some(self.woven.rows.len()));
         if is_trained {
             self.woven.rows.push(self.open.row(ids));
+            return;
+        }
+        for turn in self.woven.turns.iter_mut().rev().take_while(|turn| turn.row == Some(self.closed)) {
+            turn.lost.splice(0..0, ids[turn.span.clone()].iter().copied());
         }
     }
 
@@ -170,11 +176,12 @@ impl Loom {
         match transition {
             None | Some(Transition::Clean) => {}
             Some(Transition::Realign) => {
+                if let Some(last) = self.woven.turns.last_mut() {
+                    last.lost = self.open.ids[matched..last.span.end].to_vec();
+                    last.span.end = matched;
+                }
                 let removed = self.open.cut(matched, item.prompt.matched_text);
                 self.woven.drift.discarded_tokens += removed as u64;
-                if let Some(last) = self.woven.turns.last_mut() {
-                    last.span.end = last.span.end.min(matched);
-                }
             }
             Some(Transition::Fork) => self.fork(matched, item.prompt.matched_text),
         }
@@ -205,6 +212,7 @@ impl Loom {
             drift_tokens: if first { 0 } else { drift },
             row: Some(self.closed),
             span,
+            lost: Vec::new(),
             routed_experts_bytes: item.routed_experts_bytes,
         });
     }
@@ -223,13 +231,7 @@ impl Loom {
 
     /// Close the open row; the new one keeps what the two share in its place, as context.
     fn fork(&mut self, matched: usize, matched_text: usize) {
-        let ids = if !self.open.is_trained() {
-            Vec::new()
-        } else if matched == 0 {
-            std::mem::take(&mut self.open.ids)
-        } else {
-            self.open.ids.clone()
-        };
+        let ids = if matched == 0 { std::mem::take(&mut self.open.ids) } else { self.open.ids.clone() };
         self.close_row(ids);
         self.closed += 1;
         self.open.ids.truncate(matched);

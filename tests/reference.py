@@ -23,7 +23,7 @@ _raw_decode = json.JSONDecoder().raw_decode
 
 
 def parse(body: bytes, *, fork_threshold_tokens: int = 1024) -> tuple[Any, ...]:
-    """What `Parser.finish()` gives: (residual, members, members of `response`, rows, turns, defects, drift).
+    """What `Parser.finish()` gives: (residual, members, members of `response`, rows, turns, defects, drift, lost).
 
     Raises `grammar.NotJson` where the core raises MalformedBody.
     """
@@ -35,6 +35,7 @@ def parse(body: bytes, *, fork_threshold_tokens: int = 1024) -> tuple[Any, ...]:
     drift |= {"unusable_tokens": unusable, "positive_logprobs": positive}
     residual, members, response = _residual(text)
     numbers = {id(row): number for number, row in enumerate(row for row in rows if any(row.mask))}
+    lost = [turn.lost(is_kept=id(turn.row) in numbers) for turn in turns]
     return (
         residual,
         members,
@@ -43,6 +44,7 @@ def parse(body: bytes, *, fork_threshold_tokens: int = 1024) -> tuple[Any, ...]:
         [turn.facts(numbers.get(id(turn.row))) for turn in turns],
         defects,
         drift,
+        [(number, np.array(ids, np.int64)) for number, ids in enumerate(lost) if ids],
     )
 
 
@@ -75,6 +77,10 @@ class Turn:
         sizes = (self.item_index, len(self.prompt), len(self.output))
         joined = (self.transition, self.matched, self.drift)
         return (*sizes, *joined, row_number, self.start, self.end, self.routed_experts_bytes)
+
+    def lost(self, *, is_kept: bool) -> list[int]:
+        """The generated ids that are in no row."""
+        return self.output[self.end - self.start :] if is_kept else self.output
 
 
 class _Defective(Exception):

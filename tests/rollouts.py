@@ -114,21 +114,34 @@ def assert_as_reference(body: bytes, fork_threshold_tokens: int = 1024) -> None:
     """The compiled core gives what the reference gives, or refuses the body at the same byte."""
     offset = not_json_at(body)
     if offset is not None:
-        assert malformed_at(body) == offset
+        assert_malformed(body, offset)
         return
     expected = reference.parse(body, fork_threshold_tokens=fork_threshold_tokens)
     parser = _native.Parser(fork_threshold_tokens=fork_threshold_tokens)
     parser.feed(body)
-    residual, members, response, rows, turns, defects, drift = parser.finish()
+    residual, members, response, rows, turns, defects, drift, lost = parser.finish()
     assert rows_of(rows) == rows_of(expected[3])
     assert turns == expected[4]
     assert [defect[:3] for defect in defects] == [defect[:3] for defect in expected[5]]
     assert drift == expected[6]
+    assert [(number, ids.tolist()) for number, ids in lost] == [(number, ids.tolist()) for number, ids in expected[7]]
     document = reference.document(body)
     assert json.dumps(decode(residual)) == json.dumps(document)
     assert decoded_members(residual, members) == dumped_members(document)
     inner = document.get("response") if isinstance(document, dict) else None
     assert decoded_members(residual, response) == dumped_members(inner)
+
+
+def assert_malformed(body: bytes, offset: int) -> None:
+    """`parse_run` refuses the body at that byte, and names its line and column."""
+    try:
+        turnloom.parse_run(body)
+    except turnloom.MalformedBody as error:
+        line_start = body.rfind(b"\n", 0, offset) + 1
+        place = (offset, body.count(b"\n", 0, offset) + 1, offset - line_start + 1)
+        assert (error.offset, error.line, error.column) == place  # noqa: PT017
+    else:
+        raise AssertionError(f"not refused at byte {offset}")
 
 
 def malformed_at(body: bytes) -> int | None:

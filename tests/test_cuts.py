@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import make_corpus
 import turnloom
-from rollouts import ROOMY, Raw, answer, everything, feed, not_json_at, turn, write
+from rollouts import ROOMY, Raw, answer, everything, feed, not_json_at, rows_of, turn, write
 from strategies import bodies, damaged
 from turnloom import _native
 
@@ -37,8 +37,9 @@ def core_tells(body: bytes, cuts: list[int]) -> Any:
     for end in (*cuts, len(body)):
         parser.feed(body[start:end])
         start = end
-    residual, members, response, rows, *rest = parser.finish()
-    return residual, members, response, [[array.tobytes() for array in row] for row in rows], *rest
+    residual, members, response, rows, turns, defects, drift, lost = parser.finish()
+    lost_ids = [(number, ids.tolist()) for number, ids in lost]
+    return residual, members, response, rows_of(rows), turns, defects, drift, lost_ids
 
 
 def failure(body: bytes, cuts: list[int]) -> tuple[int, int, int, str] | None:

@@ -245,6 +245,21 @@ async def test_calls_wait_for_the_first_weights_and_then_follow_each() -> None:
         transfer.destroy()
 
 
+async def test_temperature_and_padding_reach_the_distribution() -> None:
+    model, policy = make_model(0), Policy(seed=0)
+    async for _ in listen(policy_app(policy)):
+        await policy.load_weights(weights_of(model))
+        prompts = [[2, 6], [2, 6, 7, 11, 1, 3], [3], [4, 5, 6, 7]]
+        generations = await asyncio.gather(
+            *[policy.generate(prompt, max_tokens=4, temperature=0.25) for prompt in prompts]
+        )
+    for prompt, (ids, log_probs) in zip(prompts, generations, strict=True):
+        with torch.inference_mode():
+            logits = model(input_ids=torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 : -1]
+        expected = (logits / 0.25).log_softmax(-1).gather(1, torch.tensor(ids)[:, None])[:, 0]
+        assert log_probs == pytest.approx(expected.tolist(), abs=1e-5)
+
+
 async def test_a_transfer_that_is_switched_off_sends_nothing() -> None:
     transfer = WeightsOverHttp("http://127.0.0.1:9", enabled=False)
     transfer.send_weights(iter(make_model(0).named_parameters()))

@@ -21,7 +21,6 @@ from turnloom._groups import (
     Metrics,
     OpenRows,
     check_rows,
-    generated_ids,
     only_members,
     train_only,
 )
@@ -169,10 +168,9 @@ def test_rows_with_nothing_left_to_train_are_dropped() -> None:
 
 
 def test_generated_ids_are_those_of_all_turns_in_order() -> None:
-    assert generated_ids(rollout(CLEAN)) == [3, 4, 6]
-    assert generated_ids(rollout(FORK)) == [3, 4, 6]
-    assert generated_ids(rollout(REALIGN)) == [3, 6]
-    assert generated_ids(failed()) == []
+    for turns in (CLEAN, FORK, REALIGN):
+        assert rollout(turns).generated_ids() == [3, 4, 6]
+    assert failed().generated_ids() == []
 
 
 # Metrics

@@ -681,7 +681,15 @@ def test_a_failure_is_told_after_every_sample_was_read() -> None:
         with pytest.raises(RuntimeError) as caught:
             worker.check_health(300)
         assert "LookupError: my own mistake" in str(caught.value.__cause__)
-        while not worker.metrics_queue.empty():
-            worker.metrics_queue.get()
-        process.join(10)
+        worker.stop()
         assert process.exitcode == 1
+
+
+def test_the_death_of_the_process_is_told_at_once() -> None:
+    with FakeAgent(answering(scored(1.0))) as agent, started(agent) as worker:
+        process = worker._process
+        assert process is not None
+        process.kill()
+        process.join()
+        with pytest.raises(RuntimeError, match="signal 9"):
+            worker.check_health(300)

@@ -1,5 +1,6 @@
 """What is a turn and what is a defect, and which logprobs are used: each rule by an item that needs it."""
 
+import random
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import turnloom
-from rollouts import Raw, answer, assert_as_reference, turn
+from rollouts import Raw, answer, assert_as_reference, feed, rows_of, turn
 
 TURN = turn([1, 2], [3, 4])
 
@@ -268,6 +269,39 @@ def test_logprobs_are_bit_identical_to_numpy(texts: list[str]) -> None:
         assert rollout.rows[0].completion_mask[1:].tolist() == usable.astype(int).tolist()
         assert rollout.rows[0].old_log_probs[1:].tobytes() == np.where(usable, singles, np.float32(0)).tobytes()
     assert rollout.drift.unusable_tokens == len(texts) - int(usable.sum())
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_odd_elements_in_long_lists(seed: int) -> None:
+    """Here and there an element out of the ordinary, between thousands that are plain."""
+    choose = random.Random(seed)
+
+    def sprinkled(plain: list[Any], odd: list[Any]) -> list[Any]:
+        for place in choose.sample(range(len(plain)), choose.randrange(1, 40)):
+            plain[place] = choose.choice(odd)
+        return plain
+
+    odd_ids = ["7", "token_id:12", "000123", Raw(" 5"), Raw("6\n"), 2**31 - 1, 0]
+    odd_logprobs = [
+        None,
+        Raw("NaN"),
+        True,
+        "x",
+        Raw("-1e-7"),
+        Raw("-0.0"),
+        Raw(" -2 "),
+        -12,
+        Raw("-0." + "1" * 60),
+        -9999,
+    ]
+    prompt = sprinkled(list(range(3_000)), odd_ids)
+    generation = sprinkled(list(range(5_000, 10_000)), odd_ids)
+    logprobs = sprinkled([-choose.random() for _ in generation], odd_logprobs)
+    body = answer(turn(prompt, generation, logprobs), turn([*prompt, *generation, "1"], [3]))
+    assert_as_reference(body)
+    expected = rows_of(turnloom.parse_run(body).rows)
+    for size in (1_021, 64, 7):
+        assert rows_of(feed(body, range(size, len(body), size)).rows) == expected
 
 
 # What is counted

@@ -15,8 +15,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
-import numpy as np
-
 from turnloom._exceptions import ConfigError
 from turnloom._gym import agent_of, agent_request, item_type, prompt_of, skipped_item_types
 from turnloom._rollout import Outcome, Rollout, TrainingRow, Turn
@@ -142,13 +140,6 @@ def train_only(
             log_probs[turn.start : turn.end] = 0.0
             kept[turn.row] = TrainingRow(ids, mask, log_probs)
     return tuple(row for row in kept if row.completion_mask.any())
-
-
-def generated_ids(rollout: Rollout) -> list[int]:
-    """The generated ids of all turns in order, as far as the rows hold them (a realign drops some)."""
-    spans = [rollout.rows[turn.row].input_ids[turn.start : turn.end] for turn in rollout.turns if turn.row is not None]
-    ids: list[int] = np.concatenate(spans).tolist() if spans else []
-    return ids
 
 
 # --- Metrics ---

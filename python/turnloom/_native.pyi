@@ -29,10 +29,20 @@ class Parser:
 
     def finish(
         self,
-    ) -> tuple[bytes, list[_Member], list[_Member], list[_Row], list[_Turn], list[_Defect], dict[str, int]]:
-        """(residual, members, members of `response`, rows, turns, defects, drift).
+    ) -> tuple[
+        bytes,
+        list[_Member],
+        list[_Member],
+        list[_Row],
+        list[_Turn],
+        list[_Defect],
+        dict[str, int],
+        list[tuple[int, _Ids]],
+    ]:
+        """(residual, members, members of `response`, rows, turns, defects, drift, lost).
 
         The residual is the document without the token arrays, perhaps not valid UTF-8: decode it with "replace".
+        Lost are the generated ids that are in no row, by the turn's number.
         Raises MalformedBody when the document has not ended, ValueError when called twice.
         """
 

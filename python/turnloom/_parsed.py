@@ -7,6 +7,9 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 
 def decode(residual: bytes) -> Any:
     return json.loads(residual.decode("utf-8", "replace"))
@@ -53,6 +56,7 @@ class Parsed:
         turns: list[Any],
         defects: list[Any],
         drift: dict[str, int],
+        lost: list[tuple[int, NDArray[np.int64]]],
     ) -> None:
         self.residual = residual
         self.members = Members(residual, members)
@@ -61,9 +65,10 @@ class Parsed:
         self.turns = turns
         self.defects = defects
         self.drift = drift
+        self.lost = dict(lost)
 
 
-NOTHING = Parsed(b"", [], [], [], [], [], {})
+NOTHING = Parsed(b"", [], [], [], [], [], {}, [])
 
 
 def as_number(value: Any) -> float | None:

@@ -209,6 +209,18 @@ class Rollout:
                     found[f"reward_components/{name}"] = number
         return dict(sorted(found.items()))
 
+    def generated_ids(self) -> list[int]:
+        """The generated ids of all turns in order, those included that no row holds."""
+        rows = self.rows or self.unscored_rows
+        spans: list[NDArray[np.int64]] = []
+        for number, turn in enumerate(self.turns):
+            if turn.row is not None and rows:
+                spans.append(rows[turn.row].input_ids[turn.start : turn.end])
+            if number in self._parsed.lost:
+                spans.append(self._parsed.lost[number])
+        ids: list[int] = np.concatenate(spans).tolist() if spans else []
+        return ids
+
     def messages(self) -> list[dict[str, Any]]:
         """The output as chat messages: `messages_from_agent_output(rollout.output)`."""
         return messages_from_agent_output(self.output)

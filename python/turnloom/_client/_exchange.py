@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -49,9 +48,9 @@ class RunCall:
         """The row by an id of its own, or by what it asks."""
         for name in _ROW_IDS:
             if isinstance(value := self.request.get(name), (str, int)):
-                return _shown(f"{name}={value!r}", 100)
-        messages = prompt_of(self.request)
-        return f"that asks {_shown(repr(messages[-1].get('content')) if messages else 'nothing', 100)}"
+                return f"{name}={_shown(repr(value), 100)}"
+        messages = prompt_of({"responses_create_params": self.request["responses_create_params"]})
+        return f"that asks {_shown(str(messages[-1]['content']), 100)!r}" if messages else "that asks nothing"
 
 
 class Exchange:
@@ -75,6 +74,7 @@ class Exchange:
         self._silence = asyncio.timeout(None)
         self._sent: int | None = None
         self._status: int | None = None
+        self._encoding = ""
         self._received = 0
         self._head = b""
         self._failure = ""
@@ -94,6 +94,7 @@ class Exchange:
         headers = {"content-type": "application/json", "content-length": str(len(call.body))}
         async with http.stream("POST", call.url, content=self._row(), headers=headers, auth=call.auth) as response:
             self._status = response.status_code
+            self._encoding = response.headers.get("content-encoding", "")
             self._moved()
             if self._status != 200:
                 await self._read_error(response)
@@ -127,8 +128,7 @@ class Exchange:
     def _moved(self) -> None:
         self._on_byte()
         if self._run_timeout is not None:
-            with suppress(RuntimeError):  # too late: the time is up
-                self._silence.reschedule(asyncio.get_running_loop().time() + self._run_timeout)
+            self._silence.reschedule(asyncio.get_running_loop().time() + self._run_timeout)
 
     # What came of it.
 
@@ -173,7 +173,7 @@ class Exchange:
             return f"while the answer arrived, {self._received:,} bytes so far"
         if self._sent < total:
             return f"while the row was sent, {self._sent:,} of {total:,} bytes so far"
-        return "while waiting for the answer"
+        return "while waiting for the answer; NeMo Gym sends nothing until a run is over"
 
     def _lost(self, outcome: Outcome, what: str) -> Rollout:
         reason = self._told(what)
@@ -183,7 +183,7 @@ class Exchange:
 
     def _http_error(self) -> Rollout:
         assert self._status is not None
-        reason = self._told("the agent server refused")
+        reason = self._told(_meaning(self._status))
         body = self._head.decode("utf-8", "replace")
         error = AgentHTTPError(reason, agent=self._call.agent, url=self._call.url, status=self._status, body=body)
         return Rollout("http_error", reason=reason, error=error)
@@ -195,7 +195,7 @@ class Exchange:
         return Rollout("malformed", reason=reason, error=MalformedBody(reason, **place))
 
     def _told(self, what: str) -> str:
-        status = f", HTTP {self._status}" if self._status is not None else ""
+        status = f", HTTP {self._status} {self._encoding}".rstrip() if self._status is not None else ""
         begins = f"; the body begins {_shown(repr(self._head.decode('utf-8', 'replace')))}" if self._head else ""
         return f"{self._call}{status}: {what}{begins}"
 
@@ -205,6 +205,14 @@ _ERRORS: Final[Mapping[Outcome, type[AgentError]]] = {
     "unreachable": AgentUnreachable,
     "disconnected": AgentDisconnected,
 }
+
+
+def _meaning(status: int) -> str:
+    if 300 <= status < 400:
+        return "a redirect, which is not followed; name the agent's own URL"
+    if status in (404, 405):
+        return "this is not the URL of an agent"
+    return "the agent does not take this row" if status == 422 else "the agent reports an error"
 
 
 def _shown(text: str, limit: int = _SHOWN_CHARS) -> str:

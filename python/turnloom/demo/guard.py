@@ -17,16 +17,18 @@ import rich.console
 from turnloom.demo.progress import Bar
 
 _STANDSTILL_S = 180.0
-_UNWIND_S = 2.0
+# With what the interpreter then takes to end, less than the five seconds that a signal may take.
+_STOP_S = 1.5
+_LEAVE_S = 1.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Guard:
     """While the block runs, ends what has to be ended.
 
-    SIGINT and SIGTERM kill the processes that `multiprocessing` started (there is nothing to save) and raise
-    KeyboardInterrupt; if the block has not been left two seconds later, the process exits. If nothing happens for
-    three minutes, it says where it stands, leaves the stacks of all threads in `stuck.txt`, and exits with 1.
+    SIGINT and SIGTERM raise KeyboardInterrupt. If the block has not been left soon after, the processes that
+    `multiprocessing` started are killed, and then this one exits. If nothing happens for three minutes, it
+    says where it stands, leaves the stacks of all threads in `stuck.txt`, and exits with 1.
 
     Attributes:
         signal: the number of the signal that came, if one did.
@@ -57,12 +59,15 @@ class Guard:
         if self.signal is not None:
             return  # the first one is at work
         self.signal = number
-        kill_children()
-        threading.Thread(target=self._exit_if_not_left, name="demo-exit", daemon=True).start()
+        # Nothing is killed yet: the trainer sets an event for its worker, which blocks for ever where the worker was
+        # killed while it waited for it.
+        threading.Thread(target=self._exit_unless_left, name="demo-exit", daemon=True).start()
         raise KeyboardInterrupt
 
-    def _exit_if_not_left(self) -> None:
-        if not self._left.wait(_UNWIND_S):
+    def _exit_unless_left(self) -> None:
+        if not self._left.wait(_STOP_S):
+            kill_children()
+        if not self._left.wait(_LEAVE_S):
             self._exit(128 + (self.signal or 0))
 
     def _watch_for_standstill(self) -> None:

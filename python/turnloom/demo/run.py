@@ -50,7 +50,7 @@ def run_demo(*, seed: int, steps: int, out: Path, weight_sync: bool = True) -> i
         except BaseException:
             if guard.signal is None:
                 raise
-            # Whatever it was, it came of the signal: processes were killed under the trainer's hands.
+            # Whatever it was, it came of the signal: a process can have been killed under the trainer's hands.
             console.print(f"stopped by {signal.Signals(guard.signal).name}")
             return 128 + guard.signal
     from turnloom.demo import report

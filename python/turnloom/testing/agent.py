@@ -22,6 +22,7 @@ import struct
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from http import HTTPStatus
 from typing import Any, Self, TypeAlias
 
@@ -185,6 +186,8 @@ class FakeAgent:
         self._thread = threading.Thread(target=asyncio.run, args=(self._serve(ready),), name="FakeAgent", daemon=True)
         self._thread.start()
         ready.wait()
+        if self._errors:
+            raise self._errors[0]
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -196,12 +199,15 @@ class FakeAgent:
 
     async def _serve(self, ready: threading.Event) -> None:
         stopped = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        self._stop = lambda: loop.call_soon_threadsafe(stopped.set)
-        with suppress(Exception):  # told by __exit__
+        self._stop = partial(asyncio.get_running_loop().call_soon_threadsafe, stopped.set)
+        try:
             async with self:
                 ready.set()
                 await stopped.wait()
+        except Exception as error:
+            self._errors.append(error)
+        finally:
+            ready.set()
 
     async def until(self, condition: Callable[[FakeAgent], bool]) -> None:
         """Wait until something holds of this server, where it serves in the caller's loop.

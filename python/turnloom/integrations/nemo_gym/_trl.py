@@ -6,8 +6,6 @@ What is known of rollouts, groups, failures and metrics stands in `turnloom._gro
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
-import signal
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -16,8 +14,14 @@ from typing import Any, Final
 
 from turnloom._client import GymClient
 from turnloom._exceptions import ConfigError
-from turnloom._groups import DenseIds, Ledger, OpenRows, check_rows, generated_ids, only_members, train_only
+from turnloom._groups import DenseIds, Ledger, OpenRows, check_rows, only_members, train_only
 from turnloom._rollout import Rollout, Turn
+from turnloom.integrations.nemo_gym._process import (
+    EndsWell,
+    leave_interrupts_to_the_trainer,
+    leave_unread,
+    stop_without_trainer,
+)
 from turnloom.integrations.nemo_gym._settings import (
     check_settings,
     client_settings,
@@ -62,6 +66,7 @@ class NemoGymRolloutLoop(_AsyncRolloutLoop):  # type: ignore[misc]
     def __init__(self, agent_servers: dict[str, str], run_timeout: float = 300.0, **kwargs: Any) -> None:
         self._train_turn_fn: Callable[[Turn], bool] | None = kwargs.pop("train_turn_fn", None)
         gym_settings = {name: kwargs.pop(name) for name in client_settings(kwargs)}
+        leave_interrupts_to_the_trainer()
         # TRL would refuse a chat template that it cannot parse responses of; here nothing is parsed.
         if getattr(kwargs["processing_class"], "response_template", None) is None:
             kwargs["processing_class"].response_template = {}
@@ -76,18 +81,9 @@ class NemoGymRolloutLoop(_AsyncRolloutLoop):  # type: ignore[misc]
         self._running: set[asyncio.Task[Any]] = set()
         self._stopping = False
 
-    def run(self) -> None:
-        """Run until stopped, as the main thing of a process."""
-        if multiprocessing.parent_process() is not None:
-            # Ctrl-C in a terminal reaches every process of it; this one is stopped by the trainer's.
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-        super().run()
-
     async def _run_loops(self, stop_event: asyncio.Event) -> None:
         """Generate and score until `stop_event` is set, or one of the loops fails; runs in flight are given up."""
-        parent = multiprocessing.parent_process()
-        if parent is not None:  # a trainer that ends without a word stops us too
-            asyncio.get_running_loop().add_reader(parent.sentinel, stop_event.set)
+        stop_without_trainer(stop_event)
         async with self._gym:
             loops = [
                 asyncio.create_task(self._generate_loop(stop_event=stop_event)),
@@ -100,11 +96,7 @@ class NemoGymRolloutLoop(_AsyncRolloutLoop):  # type: ignore[misc]
                 stop_event.set()
                 await asyncio.gather(*loops, return_exceptions=True)
                 self._ledger.metrics.push(self._metrics_queue)
-        # Nobody reads any more, and a queue would wait for ever to be read. After a failure it must: the trainer hears
-        # of the failure only when it has read all samples, so none may be cut in the middle.
-        for unread in (self.rollout_buffer, self._metrics_queue):
-            if hasattr(unread, "cancel_join_thread"):
-                unread.cancel_join_thread()
+        leave_unread(self.rollout_buffer, self._metrics_queue)
 
     async def _give_up_when(self, stop_event: asyncio.Event) -> None:
         await stop_event.wait()
@@ -131,7 +123,7 @@ class NemoGymRolloutLoop(_AsyncRolloutLoop):  # type: ignore[misc]
         rows = rollout.rows
         if self._train_turn_fn is not None:
             rows = train_only(rows, rollout.turns, self._train_turn_fn)
-        ids = generated_ids(rollout)
+        ids = rollout.generated_ids()
         self._push_rollout_metrics(
             turns=len(rollout.turns),
             sequences=len(rows),
@@ -172,7 +164,7 @@ class NemoGymRolloutLoop(_AsyncRolloutLoop):  # type: ignore[misc]
         return samples
 
 
-class NemoGymRolloutWorker(AsyncRolloutWorker):  # type: ignore[misc]
+class NemoGymRolloutWorker(EndsWell, AsyncRolloutWorker):  # type: ignore[misc]
     """What `AsyncGRPOTrainer(rollout_worker=…)` takes to train on NeMo Gym. Most easily made by `from_config`.
 
     Everything crosses into another process, so it must pickle: functions are those of a module.

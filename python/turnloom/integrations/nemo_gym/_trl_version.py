@@ -19,9 +19,8 @@ _HOOKS: Final = {
         "_repeat_iterator",
         "_score_group",
         "_score_loop",
-        "run",
     ),
-    "AsyncRolloutWorker": ("_loop_cls", "model_version", "start", "stop"),
+    "AsyncRolloutWorker": ("_loop_cls", "check_health", "model_version", "start", "stop"),
     "RolloutGroup": ("completions", "group_id", "reward_kwargs", "rollout_rewards"),
     "RolloutSample": ("group_id",),
 }
