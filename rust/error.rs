@@ -6,6 +6,8 @@ use std::fmt;
 pub const MAX_DEPTH: usize = 512;
 /// Characters of one number; one more is an error. Python's `int` refuses more than 4300 digits.
 pub const MAX_NUMBER_CHARS: usize = 4096;
+/// Rows that stay open at once; one more closes the one that was not continued for the longest time.
+pub const MAX_OPEN_ROWS: usize = 64;
 /// Bytes shown of the place of an error, its last one included.
 pub const EXCERPT_BYTES: usize = 48;
 /// Characters of a key that a path shows.

@@ -10,10 +10,10 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
 use crate::collate::{self, CollateError, RowView};
-use crate::error::{Error, ErrorKind, MAX_DEPTH, MAX_NUMBER_CHARS};
+use crate::error::{Error, ErrorKind, MAX_DEPTH, MAX_NUMBER_CHARS, MAX_OPEN_ROWS};
 use crate::run::RunParser;
 use crate::scan::Member;
-use crate::weave::{Drift, Row, Transition};
+use crate::weave::{Branches, Drift, Row, Transition};
 
 import_exception!(turnloom._exceptions, MalformedBody);
 
@@ -76,9 +76,10 @@ struct Parser {
 #[pymethods]
 impl Parser {
     #[new]
-    #[pyo3(signature = (*, fork_threshold_tokens))]
-    fn new(fork_threshold_tokens: i64) -> Self {
-        Self { run: Some(RunParser::new(fork_threshold_tokens)) }
+    #[pyo3(signature = (*, fork_threshold_tokens, best_branch=false))]
+    fn new(fork_threshold_tokens: i64, best_branch: bool) -> Self {
+        let branches = if best_branch { Branches::Best } else { Branches::Linear };
+        Self { run: Some(RunParser::new(fork_threshold_tokens, branches)) }
     }
 
     #[pyo3(signature = (chunk, /))]
@@ -222,7 +223,7 @@ fn pack<'py>(
 /// The compiled core.
 #[pymodule(gil_used = false)]
 mod _native {
-    use super::{Bound, MAX_DEPTH, MAX_NUMBER_CHARS, PyModule, PyModuleMethods, PyResult};
+    use super::{Bound, MAX_DEPTH, MAX_NUMBER_CHARS, MAX_OPEN_ROWS, PyModule, PyModuleMethods, PyResult};
     #[pymodule_export]
     use super::{Parser, pack, pad, pad_prompt_completion};
 
@@ -230,6 +231,7 @@ mod _native {
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
         module.add("MAX_DEPTH", MAX_DEPTH)?;
-        module.add("MAX_NUMBER_CHARS", MAX_NUMBER_CHARS)
+        module.add("MAX_NUMBER_CHARS", MAX_NUMBER_CHARS)?;
+        module.add("MAX_OPEN_ROWS", MAX_OPEN_ROWS)
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::scan::{Residual, Scanner};
-use crate::weave::{Loom, Woven};
+use crate::weave::{Branches, Loom, Woven};
 
 /// The parser of one body.
 #[derive(Debug)]
@@ -15,8 +15,8 @@ pub struct RunParser {
 impl RunParser {
     /// A drift of `fork_threshold_tokens`, or more, forks.
     #[must_use]
-    pub fn new(fork_threshold_tokens: i64) -> Self {
-        Self { scanner: Scanner::default(), loom: Loom::new(fork_threshold_tokens), failed: None }
+    pub fn new(fork_threshold_tokens: i64, branches: Branches) -> Self {
+        Self { scanner: Scanner::default(), loom: Loom::new(fork_threshold_tokens, branches), failed: None }
     }
 
     /// Parse the next bytes.
@@ -39,7 +39,7 @@ impl RunParser {
             return Err(error.clone());
         }
         let residual = self.scanner.finish(&self.loom).inspect_err(|error| self.failed = Some(error.clone()))?;
-        let loom = std::mem::replace(&mut self.loom, Loom::new(0));
+        let loom = std::mem::replace(&mut self.loom, Loom::new(0, Branches::Linear));
         Ok((residual, loom.finish()))
     }
 }

@@ -1,12 +1,15 @@
 //! Turns → rows, as TRL's reconciler makes them: clean, realign or fork.
 
+mod branches;
 mod bundle;
 mod row;
 
 use std::ops::Range;
 
+pub use branches::Branches;
+use branches::{OpenRows, Place};
 use bundle::{Bundle, judge};
-use row::{OpenRow, Span};
+use row::OpenRow;
 
 use crate::scan::{Held, Item, Weave};
 
@@ -120,150 +123,107 @@ pub struct Woven {
 #[derive(Debug)]
 pub struct Loom {
     fork_threshold_tokens: i64,
-    open: OpenRow,
+    branches: Branches,
+    open: OpenRows,
     /// What stands between two ids of this body, once a list has shown it.
     separator: Vec<u8>,
-    /// Rows begun before the open one, and of those the ones with something to train.
-    closed: usize,
     woven: Woven,
-    /// For each row begun, its index among those with something to train.
-    row_index: Vec<Option<usize>>,
+    /// The rows that are complete, with the number each had when it was begun.
+    complete: Vec<(usize, Row)>,
 }
 
 impl Loom {
     /// A drift of `fork_threshold_tokens`, or more, forks.
     #[must_use]
-    pub fn new(fork_threshold_tokens: i64) -> Self {
+    pub fn new(fork_threshold_tokens: i64, branches: Branches) -> Self {
         Self {
             fork_threshold_tokens,
-            open: OpenRow::default(),
+            branches,
+            open: OpenRows::new(branches),
             separator: Vec::new(),
-            closed: 0,
             woven: Woven::default(),
-            row_index: Vec::new(),
+            complete: Vec::new(),
         }
     }
 
     /// The body is complete.
     #[must_use]
     pub fn finish(mut self) -> Woven {
-        let ids = std::mem::take(&mut self.open.ids);
-        self.close_row(ids);
-        for turn in &mut self.woven.turns {
-            turn.row = turn.row.and_then(|begun| self.row_index[begun]);
+        while let Some(row) = self.open.pop() {
+            self.close(row);
         }
+        self.complete.sort_unstable_by_key(|&(begun, _)| begun);
+        for turn in &mut self.woven.turns {
+            turn.row = turn.row.and_then(|begun| self.complete.binary_search_by_key(&begun, |&(begun, _)| begun).ok());
+        }
+        self.woven.rows = self.complete.into_iter().map(|(_, row)| row).collect();
         self.woven
     }
 
-    fn close_row(&mut self, ids: Vec<i64>) {
-        let is_trained = self.open.is_trained();
-        self.row_index.push(is_trained.then_some(self.woven.rows.len()));
-        if is_trained {
-            self.woven.rows.push(self.open.row(ids));
+    fn close(&mut self, mut row: OpenRow) {
+        if row.is_trained() {
+            let ids = std::mem::take(&mut row.ids);
+            self.complete.push((row.begun, row.row(ids)));
             return;
         }
-        for turn in self.woven.turns.iter_mut().rev().take_while(|turn| turn.row == Some(self.closed)) {
-            turn.lost.splice(0..0, ids[turn.span.clone()].iter().copied());
+        for &turn in &row.turns {
+            let turn = &mut self.woven.turns[turn];
+            turn.lost.splice(0..0, row.ids[turn.span.clone()].iter().copied());
         }
     }
 
     fn turn(&mut self, item: &mut Item) {
-        let first = self.woven.turns.is_empty();
-        let matched = item.prompt.matched;
-        let drift = self.open.ids.len() - matched;
-        let prompt_tokens = matched + item.prompt.ids.len();
-        let transition = (!first).then(|| self.transition(matched, drift));
-        match transition {
+        let prompt = &item.prompt;
+        let prompt_tokens = prompt.matched + prompt.ids.len();
+        let place = self.open.place(prompt.matched, self.fork_threshold_tokens);
+        match place.transition {
             None | Some(Transition::Clean) => {}
-            Some(Transition::Realign) => {
-                if let Some(last) = self.woven.turns.last_mut() {
-                    last.lost = self.open.ids[matched..last.span.end].to_vec();
-                    last.span.end = matched;
+            Some(Transition::Realign) => self.realign(&place),
+            Some(Transition::Fork) => {
+                if let Some(closed) = self.open.fork(prompt.matched, prompt.matched_text) {
+                    self.close(closed);
                 }
-                let removed = self.open.cut(matched, item.prompt.matched_text);
-                self.woven.drift.discarded_tokens += removed as u64;
             }
-            Some(Transition::Fork) => self.fork(matched, item.prompt.matched_text),
         }
-        if let Some(transition) = transition {
-            self.count(transition, drift as u64);
-        }
-        self.open.append(&mut item.prompt, &self.separator);
-        let start = self.open.ids.len();
-        let output_tokens = item.generation.ids.len();
-        let span = start..start + output_tokens;
-        self.open.last_response_start = start;
-        self.open.append(&mut item.generation, &self.separator);
-        self.open.spans.push(Span { tokens: span.clone(), values: self.open.values.len() });
-        if self.open.values.is_empty() {
-            std::mem::swap(&mut self.open.values, &mut item.log_probs.values);
-        } else {
-            self.open.values.extend_from_slice(&item.log_probs.values);
-        }
-        self.open.unusable.extend(item.log_probs.unusable.iter().map(|at| start + at));
+        self.count(&place);
+        let number = self.woven.turns.len();
+        let span = self.open.append(&place, item, &self.separator, number);
         self.woven.drift.unusable_tokens += item.log_probs.unusable.len() as u64;
         self.woven.drift.positive_logprobs += item.log_probs.positive;
         self.woven.turns.push(Turn {
             item_index: item.index,
             prompt_tokens,
-            output_tokens,
-            transition,
-            matched_tokens: matched,
-            drift_tokens: if first { 0 } else { drift },
-            row: Some(self.closed),
+            output_tokens: span.len(),
+            transition: place.transition,
+            matched_tokens: place.matched,
+            drift_tokens: place.drift,
+            row: Some(self.open.last().begun),
             span,
             lost: Vec::new(),
             routed_experts_bytes: item.routed_experts_bytes,
         });
     }
 
-    fn transition(&self, matched: usize, drift: usize) -> Transition {
-        if drift == 0 {
-            Transition::Clean
-        } else if matched >= self.open.last_response_start
-            && i64::try_from(drift).is_ok_and(|drift| drift < self.fork_threshold_tokens)
-        {
-            Transition::Realign
-        } else {
-            Transition::Fork
+    fn realign(&mut self, place: &Place) {
+        let row = self.open.row(place.row);
+        if let Some(&turn) = row.turns.last() {
+            let turn = &mut self.woven.turns[turn];
+            turn.lost = row.ids[place.matched..turn.span.end].to_vec();
+            turn.span.end = place.matched;
         }
+        self.woven.drift.discarded_tokens += self.open.cut(place.row, place.matched) as u64;
     }
 
-    /// Close the open row; the new one keeps what the two share in its place, as context.
-    fn fork(&mut self, matched: usize, matched_text: usize) {
-        let ids = if matched == 0 { std::mem::take(&mut self.open.ids) } else { self.open.ids.clone() };
-        self.close_row(ids);
-        self.closed += 1;
-        self.open.ids.truncate(matched);
-        self.open.text.truncate(matched_text);
-        self.open.spans.clear();
-        self.open.values.clear();
-        self.open.unusable.clear();
-    }
-
-    fn count(&mut self, transition: Transition, drift: u64) {
+    fn count(&mut self, place: &Place) {
         let counts = &mut self.woven.drift;
-        match transition {
-            Transition::Clean => counts.clean += 1,
-            Transition::Realign => counts.realign += 1,
-            Transition::Fork => counts.fork += 1,
+        match place.transition {
+            None => {}
+            Some(Transition::Clean) => counts.clean += 1,
+            Some(Transition::Realign) => counts.realign += 1,
+            Some(Transition::Fork) => counts.fork += 1,
         }
-        counts.drift_tokens += drift;
-        counts.drift_max = counts.drift_max.max(drift);
-    }
-
-    /// Whether the item tells the turn before it once more.
-    fn is_told_twice(&self, item: &Item) -> bool {
-        let Some(last) = self.open.spans.last().filter(|_| !self.woven.turns.is_empty()) else { return false };
-        let start = last.tokens.start;
-        let values = &self.open.values[last.values..];
-        let unusable = &self.open.unusable[self.open.unusable.partition_point(|&at| at < start)..];
-        start == self.open.last_response_start
-            && item.prompt.matched == start
-            && item.prompt.ids.is_empty()
-            && item.generation.ids == self.open.ids[start..]
-            && item.log_probs.values.iter().map(|value| value.to_bits()).eq(values.iter().map(|value| value.to_bits()))
-            && item.log_probs.unusable.iter().map(|at| start + at).eq(unusable.iter().copied())
+        counts.drift_tokens += place.drift as u64;
+        counts.drift_max = counts.drift_max.max(place.drift as u64);
     }
 
     fn learn_separator(&mut self, text: &[u8]) {
@@ -277,7 +237,15 @@ impl Loom {
 
 impl Weave for Loom {
     fn held(&self) -> Held<'_> {
-        Held { ids: &self.open.ids, text: &self.open.text }
+        self.open.held()
+    }
+
+    fn prompt_begins(&mut self) {
+        self.open.follow_last();
+    }
+
+    fn follow(&mut self, matched: usize, id: i64) -> Option<usize> {
+        self.open.follow(matched, id)
     }
 
     fn item(&mut self, item: &mut Item) {
@@ -286,7 +254,7 @@ impl Weave for Loom {
             Bundle::Defective(field, code, detail) => {
                 self.woven.defects.push(Defect { item_index: item.index, field: Some(field), code, detail });
             }
-            Bundle::Turn if self.is_told_twice(item) => {
+            Bundle::Turn if !self.woven.turns.is_empty() && self.open.ends_with(item) => {
                 let before = self.woven.turns.last().map_or(0, |turn| turn.item_index);
                 let detail = format!("the same call as item {before}");
                 self.woven.defects.push(Defect { item_index: item.index, field: None, code: "duplicate_turn", detail });
@@ -305,6 +273,6 @@ impl Weave for Loom {
     }
 
     fn restart(&mut self) {
-        *self = Self::new(self.fork_threshold_tokens);
+        *self = Self::new(self.fork_threshold_tokens, self.branches);
     }
 }

@@ -328,3 +328,17 @@ def test_the_last_tokens_of_a_long_answer_drift() -> None:
     assert int(rollout.rows[0].completion_mask.sum()) == 20_000 - 3 + 61
     lossless = turnloom.parse_run(body, fork_threshold_tokens=0)
     assert sum(int(row.completion_mask.sum()) for row in lossless.rows) == 20_061
+
+
+def test_best_branches_give_each_sub_agent_a_row() -> None:
+    """Interleaved sub-agents: four rows in TRL's way, two when a prompt may continue any open row."""
+    body = answer(turn([1], [2]), turn([9], [8]), turn([1, 2, 5], [3]), turn([9, 8, 5], [7]))
+    linear, best = (turnloom.parse_run(body, branches=branches) for branches in ("linear", "best"))
+    assert [row.input_ids.tolist() for row in linear.rows] == [[1, 2], [9, 8], [1, 2, 5, 3], [9, 8, 5, 7]]
+    assert [row.input_ids.tolist() for row in best.rows] == [[1, 2, 5, 3], [9, 8, 5, 7]]
+    assert [turn.row for turn in best.turns] == [0, 1, 0, 1]
+    assert [turn.transition for turn in best.turns] == [None, "fork", "clean", "clean"]
+    for held in (linear, best):
+        assert sum(int(row.completion_mask.sum()) for row in held.rows) == 4
+    with pytest.raises(turnloom.ConfigError, match="branches='tree'"):
+        turnloom.parse_run(body, branches="tree")

@@ -117,7 +117,7 @@ def test_three_steps_train_on_what_the_agents_answered(tmp_path: Path) -> None:
     groups: dict[int, list[Any]] = defaultdict(list)
     for sample in samples.taken:
         groups[sample.group_id].append(sample)
-    assert len(trainer._trained_groups) == STEPS * GROUPS_PER_STEP
+    assert len(trainer._trained_groups) >= STEPS * GROUPS_PER_STEP  # the trainer reads one batch ahead
     for group_id in trainer._trained_groups:
         rewards = [sample.metrics["rewards/nemo_gym"] for sample in groups[group_id]]
         assert sorted(rewards) == sorted(agent.rewards[key_of(rows[group_id])])
@@ -125,5 +125,9 @@ def test_three_steps_train_on_what_the_agents_answered(tmp_path: Path) -> None:
         std = (sum((reward - mean) ** 2 for reward in rewards) / GENERATIONS) ** 0.5
         advantages = [sample.advantage for sample in groups[group_id]]
         assert advantages == pytest.approx([(reward - mean) / (std + 1e-8) for reward in rewards])
-    assert {"nemo_gym/success_frac", f"nemo_gym/agent/{task.AGENT}/reward"} <= steps[-1].keys()
-    assert steps[-1]["nemo_gym/success_frac"] == 1.0
+    told = [logs for logs in steps if "nemo_gym/rollouts_total" in logs]
+    assert told
+    for logs in told:
+        assert logs["nemo_gym/success_frac"] == 1.0
+        assert logs["nemo_gym/outcome/ok_total"] == logs["nemo_gym/rollouts_total"]
+        assert f"nemo_gym/agent/{task.AGENT}/reward" in logs

@@ -17,14 +17,11 @@ import httpx
 import pytest
 
 import turnloom
+from one_row import ANSWER, ROW, SAMPLING
 from turnloom import _client
 from turnloom._client import _transport
 from turnloom._client._transport import NETWORK_ERRORS, OUTCOME_OF, classify
-from turnloom.testing import FakeAgent, gym_answer
-
-ROW = {"id": 7, "responses_create_params": {"input": "2 + 2?"}}
-SAMPLING = {"max_tokens": 16, "temperature": 1.0, "top_p": 1.0}
-ANSWER = gym_answer(ROW, turns=[([1, 2], [3, 4], [-0.5, -0.25])])
+from turnloom.testing import FakeAgent
 
 
 @pytest.fixture(autouse=True)

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 __version__: str
 MAX_DEPTH: int
 MAX_NUMBER_CHARS: int
+MAX_OPEN_ROWS: int
 
 _Ids = NDArray[np.int64]
 _LogProbs = NDArray[np.float32]
@@ -23,7 +24,7 @@ _Defect = tuple[int, str | None, str, str]
 class Parser:
     """One body: a resumable JSON machine, and the training rows woven from its turns while it runs."""
 
-    def __new__(cls, *, fork_threshold_tokens: int) -> Parser: ...
+    def __new__(cls, *, fork_threshold_tokens: int, best_branch: bool = False) -> Parser: ...
     def feed(self, chunk: bytes, /) -> None:
         """Parse the next bytes. Raises MalformedBody as soon as no continuation is JSON, and ever after."""
 

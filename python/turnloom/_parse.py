@@ -8,7 +8,7 @@ import operator
 import re
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 from turnloom import _native
 from turnloom._exceptions import ConfigError
@@ -16,6 +16,7 @@ from turnloom._parsed import Members, Parsed, as_number
 from turnloom._rollout import Drift, Rollout, TrainingRow
 
 DEFAULT_FORK_THRESHOLD_TOKENS: Final = 1024
+Branches = Literal["linear", "best"]
 
 
 class RunParser:
@@ -26,7 +27,9 @@ class RunParser:
 
     Args:
         fork_threshold_tokens: a drift of as many tokens, or more, forks; 0 never discards a trained token.
-        branches: which open rows a prompt may continue: "linear" is the last one, as in TRL.
+        branches: which open rows a prompt may continue. "linear": the last one, as in TRL. "best": any of up to 64, so
+            that sub-agents that take turns have a row each; it goes to the longest row that it repeats in full, else to
+            the one that it repeats most of and may realign, else to a new one. Of equals the newest counts.
         honor_mask_sample: whether `mask_sample` makes a rollout `masked`.
 
     Raises:
@@ -37,18 +40,18 @@ class RunParser:
         self,
         *,
         fork_threshold_tokens: int = DEFAULT_FORK_THRESHOLD_TOKENS,
-        branches: Literal["linear"] = "linear",
+        branches: Branches = "linear",
         honor_mask_sample: bool = True,
     ) -> None:
-        if branches != "linear":
-            raise ConfigError(f'branches={branches!r}: there is only "linear"')
+        if branches not in get_args(Branches):
+            raise ConfigError(f"branches={branches!r}: it is one of {', '.join(map(repr, get_args(Branches)))}")
         try:
             threshold = operator.index(fork_threshold_tokens)
         except TypeError:
             raise ConfigError(f"fork_threshold_tokens={fork_threshold_tokens!r}: it is an integer") from None
         # Beyond any length that a row can have, so that every integer does what it says.
         threshold = max(-1, min(threshold, 2**62))
-        self._parser = _native.Parser(fork_threshold_tokens=threshold)
+        self._parser = _native.Parser(fork_threshold_tokens=threshold, best_branch=branches == "best")
         self._honor_mask_sample = honor_mask_sample
 
     def feed(self, chunk: bytes | bytearray | memoryview) -> None:
@@ -73,7 +76,7 @@ def parse_run(
     body: bytes | bytearray | memoryview | str,
     *,
     fork_threshold_tokens: int = DEFAULT_FORK_THRESHOLD_TOKENS,
-    branches: Literal["linear"] = "linear",
+    branches: Branches = "linear",
     honor_mask_sample: bool = True,
 ) -> Rollout:
     """The rollout that an answer of `/run` tells, from the whole body. See `RunParser` for the arguments.

@@ -4,8 +4,7 @@ use std::ops::Range;
 
 use memchr::{memchr, memrchr};
 
-use super::Held;
-use super::number;
+use super::{Held, Weave, number};
 
 /// What stands where a list is wanted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -142,7 +141,7 @@ impl IdList {
     }
 
     /// One element is complete; `text` is what was sent.
-    pub(super) fn element(&mut self, index: u64, text: &[u8], is_scalar: bool, held: Held<'_>) {
+    pub(super) fn element<W: Weave>(&mut self, index: u64, text: &[u8], is_scalar: bool, weave: &mut W) {
         self.len = index + 1;
         if self.bad.is_some() {
             return;
@@ -152,31 +151,44 @@ impl IdList {
             self.capturing = false;
             return;
         };
-        match self.reading {
-            Reading::New => self.ids.push(id),
-            Reading::Text | Reading::Number if held.ids[self.matched] == id => self.advance(held),
-            Reading::Text | Reading::Number => {
-                self.reading = Reading::New;
-                self.ids.push(id);
-                self.text.extend_from_slice(text);
-                self.start_capturing();
-            }
+        if self.reading == Reading::New {
+            self.ids.push(id);
+        } else if weave.held().ids.get(self.matched) == Some(&id) {
+            self.advance(weave.held());
+        } else if let Some(matched_text) = weave.follow(self.matched, id) {
+            self.stand_behind(matched_text, weave.held());
+            self.advance(weave.held());
+        } else {
+            self.reading = Reading::New;
+            self.ids.push(id);
+            self.text.extend_from_slice(text);
+            self.start_capturing();
         }
     }
 
-    /// The held id number `matched` was sent, written otherwise: go on behind it.
+    /// The held id number `matched` was sent, perhaps written otherwise: go on behind it.
     fn advance(&mut self, held: Held<'_>) {
         self.matched += 1;
         if let Some(comma) = memchr(b',', &held.text[self.held_at..]) {
-            self.matched_text = self.held_at + comma;
-            let next = self.matched_text + 1;
-            let space = held.text[next..].iter().take_while(|byte| byte.is_ascii_whitespace()).count();
-            self.held_at = next + space;
+            self.stand_behind(self.held_at + comma, held);
             self.reading = Reading::Text;
         } else {
             self.matched_text = held.text.len();
             self.held_at = held.text.len();
-            self.reading = Reading::New;
+            // Another row may go on where this one ends.
+            self.reading = if held.is_alone { Reading::New } else { Reading::Number };
+        }
+    }
+
+    /// So much of the held text is the matched ids': find the next one.
+    fn stand_behind(&mut self, matched_text: usize, held: Held<'_>) {
+        self.matched_text = matched_text;
+        self.held_at = matched_text;
+        if self.matched_text > 0 {
+            let behind =
+                memchr(b',', &held.text[matched_text..]).map_or(held.text.len(), |comma| matched_text + comma + 1);
+            let space = held.text[behind..].iter().take_while(|byte| byte.is_ascii_whitespace()).count();
+            self.held_at = behind + space;
         }
     }
 

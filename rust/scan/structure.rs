@@ -70,7 +70,10 @@ impl Scanner {
                 self.item.begin(index);
                 self.residual.flush(bytes, at + 1);
             }
-            Role::Tokens(Field::Prompt) => self.item.prompt.open(Some(weave.held())),
+            Role::Tokens(Field::Prompt) => {
+                weave.prompt_begins();
+                self.item.prompt.open(Some(weave.held()));
+            }
             Role::Tokens(Field::Generation) => self.item.generation.open(None),
             Role::Tokens(Field::LogProbs) => self.item.log_probs.open(),
             _ => {}
@@ -205,7 +208,7 @@ impl Scanner {
     }
 
     /// A value is complete; `at` is behind it.
-    pub(super) fn value_ends<W: Weave>(&mut self, at: usize, kind: Kind, weave: &W) {
+    pub(super) fn value_ends<W: Weave>(&mut self, at: usize, kind: Kind, weave: &mut W) {
         self.state = State::CommaOrEnd;
         let Some(level) = self.stack.last_mut() else {
             self.state = State::End;
@@ -247,7 +250,7 @@ impl Scanner {
         }
     }
 
-    pub(super) fn element_ends<W: Weave>(&mut self, field: Field, kind: Kind, at: usize, weave: &W) {
+    pub(super) fn element_ends<W: Weave>(&mut self, field: Field, kind: Kind, at: usize, weave: &mut W) {
         let index = self.stack.last().map_or(0, |level| level.index);
         let list = match field {
             Field::Prompt => &mut self.item.prompt,
@@ -259,7 +262,7 @@ impl Scanner {
             Field::RoutedExperts => return,
         };
         let was_capturing = list.is_capturing();
-        list.element(index, &self.element, kind.is_scalar(), weave.held());
+        list.element(index, &self.element, kind.is_scalar(), weave);
         if list.is_capturing() != was_capturing {
             self.text_from = list.is_capturing().then_some((field, at));
         }

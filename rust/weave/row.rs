@@ -3,47 +3,120 @@
 use std::ops::Range;
 
 use super::Row;
-use crate::scan::IdList;
+use crate::scan::{IdList, Item, LogProbList};
 
 /// The generated ids of one turn in the open row; their logprobs begin at `values` in the row's.
 #[derive(Clone, Debug)]
-pub(super) struct Span {
-    pub(super) tokens: Range<usize>,
-    pub(super) values: usize,
+struct Span {
+    tokens: Range<usize>,
+    values: usize,
 }
 
-/// The row that is still growing.
+/// A row that is still growing.
 #[derive(Debug, Default)]
 pub(super) struct OpenRow {
+    /// How many rows were begun before it.
+    pub(super) begun: usize,
+    /// Its turns, by their numbers.
+    pub(super) turns: Vec<usize>,
     pub(super) ids: Vec<i64>,
     pub(super) text: Vec<u8>,
-    pub(super) spans: Vec<Span>,
+    /// Some places where both are known: so many ids take so much text.
+    marks: Vec<(usize, usize)>,
+    spans: Vec<Span>,
     /// Logprobs of the spans' tokens, one span behind the other.
-    pub(super) values: Vec<f32>,
+    values: Vec<f32>,
     /// Tokens of the spans that are not trained.
-    pub(super) unusable: Vec<usize>,
+    unusable: Vec<usize>,
     pub(super) last_response_start: usize,
 }
 
 impl OpenRow {
-    pub(super) fn append(&mut self, list: &mut IdList, separator: &[u8]) {
-        if list.ids.is_empty() {
+    /// A new row that begins like this one, all of it context.
+    pub(super) fn branch(&self, begun: usize, tokens: usize, text: usize) -> Self {
+        let mut row = Self {
+            begun,
+            ids: self.ids[..tokens].to_vec(),
+            text: self.text[..text].to_vec(),
+            marks: self.marks.clone(),
+            ..Self::default()
+        };
+        row.cut(tokens, text);
+        row
+    }
+
+    /// How much text so many ids take.
+    pub(super) fn text_of(&self, tokens: usize) -> usize {
+        if tokens == self.ids.len() {
+            return self.text.len();
+        }
+        let mark = self.marks[..self.marks.partition_point(|&(marked, _)| marked <= tokens)].last();
+        let &(marked, text) = mark.unwrap_or(&(0, 0));
+        if marked == tokens {
+            return text;
+        }
+        // The comma behind the last of the ids; the one behind a mark comes before the first.
+        let commas = tokens - marked - usize::from(marked == 0);
+        memchr::memchr_iter(b',', &self.text[text..]).nth(commas).map_or(self.text.len(), |comma| text + comma)
+    }
+
+    pub(super) fn append(&mut self, ids: &[i64], text: &[u8], separator: &[u8]) {
+        if ids.is_empty() {
             return;
         }
-        if self.ids.is_empty() {
+        if !self.ids.is_empty() {
+            self.text.extend_from_slice(if separator.is_empty() { b"," } else { separator });
+        }
+        self.ids.extend_from_slice(ids);
+        self.text.extend_from_slice(text);
+        self.marks.push((self.ids.len(), self.text.len()));
+    }
+
+    /// Append what is new of a list; a row's first list is moved.
+    pub(super) fn append_list(&mut self, list: &mut IdList, separator: &[u8]) {
+        if self.ids.is_empty() && !list.ids.is_empty() {
             std::mem::swap(&mut self.ids, &mut list.ids);
             std::mem::swap(&mut self.text, &mut list.text);
-            return;
+            self.marks.push((self.ids.len(), self.text.len()));
+        } else {
+            self.append(&list.ids, &list.text, separator);
         }
-        self.ids.extend_from_slice(&list.ids);
-        self.text.extend_from_slice(if separator.is_empty() { b"," } else { separator });
-        self.text.extend_from_slice(&list.text);
+    }
+
+    /// Append a generation. Gives where it stands.
+    pub(super) fn respond(&mut self, item: &mut Item, separator: &[u8], turn: usize) -> Range<usize> {
+        let start = self.ids.len();
+        self.last_response_start = start;
+        self.append_list(&mut item.generation, separator);
+        let span = start..self.ids.len();
+        self.spans.push(Span { tokens: span.clone(), values: self.values.len() });
+        if self.values.is_empty() {
+            std::mem::swap(&mut self.values, &mut item.log_probs.values);
+        } else {
+            self.values.extend_from_slice(&item.log_probs.values);
+        }
+        self.unusable.extend(item.log_probs.unusable.iter().map(|at| start + at));
+        self.turns.push(turn);
+        span
+    }
+
+    /// Whether its last turn generated what the item tells.
+    pub(super) fn ends_with(&self, generation: &[i64], log_probs: &LogProbList) -> bool {
+        let Some(last) = self.spans.last() else { return false };
+        let start = last.tokens.start;
+        let values = &self.values[last.values..];
+        let unusable = &self.unusable[self.unusable.partition_point(|&at| at < start)..];
+        start == self.last_response_start
+            && generation == &self.ids[start..]
+            && log_probs.values.iter().map(|value| value.to_bits()).eq(values.iter().map(|value| value.to_bits()))
+            && log_probs.unusable.iter().map(|at| start + at).eq(unusable.iter().copied())
     }
 
     /// Keep `tokens` ids. Gives how many trained tokens that removed.
     pub(super) fn cut(&mut self, tokens: usize, text: usize) -> usize {
         self.ids.truncate(tokens);
         self.text.truncate(text);
+        self.marks.truncate(self.marks.partition_point(|&(marked, _)| marked <= tokens));
         let mut removed = 0;
         while let Some(span) = self.spans.last_mut().filter(|span| span.tokens.end > tokens) {
             let start = span.tokens.start.max(tokens);
@@ -58,6 +131,23 @@ impl OpenRow {
         removed -= self.unusable.len() - usable;
         self.unusable.truncate(usable);
         removed
+    }
+
+    /// Begin another row in the place of this one, of which it keeps `tokens` ids, all of them context. Gives this one,
+    /// complete.
+    pub(super) fn turn_over(&mut self, begun: usize, tokens: usize, text: usize) -> Self {
+        let complete = Self {
+            begun: self.begun,
+            turns: std::mem::take(&mut self.turns),
+            ids: if tokens == 0 { std::mem::take(&mut self.ids) } else { self.ids.clone() },
+            spans: std::mem::take(&mut self.spans),
+            values: std::mem::take(&mut self.values),
+            unusable: std::mem::take(&mut self.unusable),
+            ..Self::default()
+        };
+        self.begun = begun;
+        self.cut(tokens, text);
+        complete
     }
 
     pub(super) fn is_trained(&self) -> bool {

@@ -3,7 +3,7 @@
 
 use _native::error::Error;
 use _native::run::RunParser;
-use _native::weave::Woven;
+use _native::weave::{Branches, Woven};
 
 /// One model call: prompt, generation, logprobs as JSON texts.
 pub struct Call<'a>(pub &'a [i64], pub &'a [i64], pub &'a [&'a str]);
@@ -29,7 +29,16 @@ pub fn parse<'a>(
     pieces: impl IntoIterator<Item = &'a [u8]>,
     fork_threshold_tokens: i64,
 ) -> Result<(String, Woven), Error> {
-    let mut parser = RunParser::new(fork_threshold_tokens);
+    parse_branches(pieces, fork_threshold_tokens, Branches::Linear)
+}
+
+/// Likewise, with the rows that stay open.
+pub fn parse_branches<'a>(
+    pieces: impl IntoIterator<Item = &'a [u8]>,
+    fork_threshold_tokens: i64,
+    branches: Branches,
+) -> Result<(String, Woven), Error> {
+    let mut parser = RunParser::new(fork_threshold_tokens, branches);
     for piece in pieces {
         parser.feed(piece)?;
     }

@@ -13,12 +13,12 @@ import math
 import random
 from collections.abc import Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from turnloom._exceptions import ConfigError
 from turnloom._gym import agent_of, agent_request
-from turnloom._parse import DEFAULT_FORK_THRESHOLD_TOKENS, RunParser
+from turnloom._parse import DEFAULT_FORK_THRESHOLD_TOKENS, Branches, RunParser
 from turnloom._rollout import Rollout
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class GymClient:
         run_timeout: float | None = DEFAULT_RUN_TIMEOUT_S,
         deadline: float | None = None,
         fork_threshold_tokens: int = DEFAULT_FORK_THRESHOLD_TOKENS,
-        branches: Literal["linear"] = "linear",
+        branches: Branches = "linear",
         honor_mask_sample: bool = True,
         transport: httpx.AsyncBaseTransport | None = None,
         trust_env: bool = False,

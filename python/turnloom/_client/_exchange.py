@@ -208,7 +208,9 @@ _ERRORS: Final[Mapping[Outcome, type[AgentError]]] = {
 
 
 def _meaning(status: int) -> str:
-    if 300 <= status < 400:
+    if status < 300:
+        return "only a 200 is an answer"
+    if status < 400:
         return "a redirect, which is not followed; name the agent's own URL"
     if status in (404, 405):
         return "this is not the URL of an agent"

@@ -84,12 +84,12 @@ class Policy:
     @torch.inference_mode()
     def _sample(self, batch: Sequence[_Request]) -> list[Generation]:
         """Left-padded prompts, a key-value cache, one forward per token until each request has ended."""
+        # Positions need no correction for the padding: rotary embeddings see nothing but distances.
         width = max(len(request.prompt_ids) for request in batch)
         pads = torch.tensor([width - len(request.prompt_ids) for request in batch])
         ids = torch.tensor([[self.tokenizer.pad_token_id] * (width - len(r.prompt_ids)) + r.prompt_ids for r in batch])
         temperatures = torch.tensor([request.temperature for request in batch])[:, None]
         attention_mask = (torch.arange(width)[None, :] >= pads[:, None]).long()
-        positions = (torch.arange(width)[None, :] - pads[:, None]).clamp(min=0)
         cache = DynamicCache(config=self._model.config)
         generations = [Generation([], []) for _ in batch]
         going = set(range(len(batch)))
@@ -97,7 +97,6 @@ class Policy:
             logits = self._model(
                 input_ids=ids,
                 attention_mask=attention_mask,
-                position_ids=positions,
                 cache=cache,
                 logits_to_keep=1,
             ).logits[:, -1]
@@ -111,7 +110,6 @@ class Policy:
                     if token == self.tokenizer.eos_token_id or len(generations[row].ids) >= batch[row].max_tokens:
                         going.discard(row)
             attention_mask = torch.cat([attention_mask, attention_mask.new_ones(len(batch), 1)], dim=1)
-            positions = positions[:, -1:] + 1
         return generations
 
 
