@@ -28,7 +28,7 @@ lint: $(VENV)/installed
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
-	$(BIN)/python -m mypy.stubtest --ignore-disjoint-bases turnloom._native
+	$(BIN)/python -m mypy.stubtest turnloom._native
 
 format: $(VENV)/installed
 	cargo fmt

@@ -2,12 +2,14 @@
 
     python benches/bench_parse.py [--fast] [--json FILE] [name ...]
 
-Every way is checked to give the same rows first. Then each way runs once a round, so that whatever else the machine
-does falls on all of them; the figures are medians.
+Every way is checked to give the same rows first. Then each way runs once a round, in another order each time, so that
+whatever else the machine does, and what the way before left in caches and allocators, falls on all of them alike. The
+figures are medians.
 """
 
 import argparse
 import json
+import random
 import statistics
 import time
 from collections.abc import Callable
@@ -75,9 +77,10 @@ def same_bits(row: Row, other: Row) -> bool:
 def median_seconds(ways: dict[str, Callable[[], Any]]) -> dict[str, float]:
     """Median seconds of each way over five rounds, or as many more as fit in the time."""
     seconds: dict[str, list[float]] = {way: [] for way in ways}
+    shuffled = random.Random(0)
     end = time.perf_counter() + SECONDS_PER_BODY
     while len(seconds["json"]) < 5 or time.perf_counter() < end:
-        for way, run in ways.items():
+        for way, run in shuffled.sample(list(ways.items()), len(ways)):
             start = time.perf_counter()
             result = run()
             seconds[way].append(time.perf_counter() - start)

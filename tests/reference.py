@@ -22,7 +22,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 _raw_decode = json.JSONDecoder().raw_decode
 
 
-def parse(body: bytes, *, fork_threshold_tokens: int = 1024) -> tuple[Any, ...]:
+def parse(body: bytes, *, fork_threshold_tokens: int = 1024, branches: str = "linear") -> tuple[Any, ...]:
     """What `Parser.finish()` gives: (residual, members, members of `response`, rows, turns, defects, drift, lost).
 
     Raises `grammar.NotJson` where the core raises MalformedBody.
@@ -31,7 +31,7 @@ def parse(body: bytes, *, fork_threshold_tokens: int = 1024) -> tuple[Any, ...]:
     text = body.removeprefix(grammar.BOM).decode("utf-8", "replace")
     output = _output_items(text)
     turns, defects, unusable, positive = _take_turns(output)
-    rows, drift = reconcile(turns, fork_threshold_tokens)
+    rows, drift = reconcile(turns, fork_threshold_tokens, branches)
     drift |= {"unusable_tokens": unusable, "positive_logprobs": positive}
     residual, members, response = _residual(text)
     numbers = {id(row): number for number, row in enumerate(row for row in rows if any(row.mask))}
@@ -159,14 +159,19 @@ def _usable(value: Any) -> bool:
 # Rows
 
 
-@dataclass
+MAX_OPEN_ROWS = 64
+
+
+@dataclass(eq=False)
 class Row:
     tokens: list[int] = field(default_factory=list)
     mask: list[int] = field(default_factory=list)
     logprobs: list[Any] = field(default_factory=list)
-    last_start: int = 0
+    turns: list[Turn] = field(default_factory=list)
+    last_turn: int = 0
 
     def cut(self, length: int) -> None:
+        self.turns[-1].end = min(self.turns[-1].end, length)
         del self.tokens[length:], self.mask[length:], self.logprobs[length:]
 
     def append(self, tokens: list[int], mask: list[int], logprobs: list[Any]) -> None:
@@ -182,42 +187,78 @@ class Row:
         )
 
 
-def reconcile(turns: list[Turn], fork_threshold_tokens: int) -> tuple[list[Row], dict[str, int]]:
+def reconcile(
+    turns: list[Turn], fork_threshold_tokens: int, branches: str = "linear"
+) -> tuple[list[Row], dict[str, int]]:
     """All rows, also those with nothing to train, and the counts; says in each turn how it was joined."""
     drift = dict.fromkeys(COUNTS, 0)
     rows: list[Row] = []
+    open_rows: list[Row] = []
     for number, turn in enumerate(turns):
-        if number == 0:
-            rows.append(Row())
-        else:
-            _join(turn, turns[number - 1], rows, fork_threshold_tokens, drift)
-        row = turn.row = rows[-1]
-        context = turn.prompt[len(row.tokens) :]
-        row.append(context, [0] * len(context), [0.0] * len(context))
-        turn.start = row.last_start = len(row.tokens)
-        turn.end = turn.start + len(turn.output)
-        row.append(turn.output, turn.mask, turn.logprobs)
+        row = _continued(turn, open_rows, turns[number - 1].row, fork_threshold_tokens, drift) if number else None
+        if row is None:
+            row = Row()
+            rows.append(row)
+            open_rows = [row] if branches == "linear" else [*open_rows, row]
+        row.last_turn = number
+        _append(turn, row)
     return rows, drift
 
 
-def _join(turn: Turn, before: Turn, rows: list[Row], threshold: int, drift: dict[str, int]) -> None:
-    row = rows[-1]
+def _append(turn: Turn, row: Row) -> None:
+    context = turn.prompt[len(row.tokens) :]
+    row.append(context, [0] * len(context), [0.0] * len(context))
+    turn.row = row
+    turn.start = len(row.tokens)
+    turn.end = turn.start + len(turn.output)
+    row.append(turn.output, turn.mask, turn.logprobs)
+    row.turns.append(turn)
+
+
+def _continued(turn: Turn, open_rows: list[Row], last: Row, threshold: int, drift: dict[str, int]) -> Row | None:
+    """The row that the turn continues, realigned if need be; None for a fork."""
+    followed = _followed(turn.prompt, open_rows, last)
+    row = _fitting(turn.prompt, open_rows, threshold) or followed
     turn.matched = _common_prefix(row.tokens, turn.prompt)
     turn.drift = len(row.tokens) - turn.matched
-    if turn.drift == 0:
-        turn.transition = "clean"
-    elif turn.matched >= row.last_start and turn.drift < threshold:
-        turn.transition = "realign"
-        before.end = min(before.end, turn.matched)
-        drift["discarded_tokens"] += sum(row.mask[turn.matched :])
-        row.cut(turn.matched)
-    else:
-        turn.transition = "fork"
-        rows.append(Row())
+    turn.transition = _transition(turn.prompt, row, threshold)
     drift[turn.transition] += 1
     drift["transitions"] += 1
     drift["drift_tokens"] += turn.drift
     drift["drift_max"] = max(drift["drift_max"], turn.drift)
+    if turn.transition == "realign":
+        drift["discarded_tokens"] += sum(row.mask[turn.matched :])
+        row.cut(turn.matched)
+    if turn.transition != "fork":
+        return row
+    if len(open_rows) == MAX_OPEN_ROWS:
+        others = [one for one in open_rows if one is not followed]
+        open_rows.remove(min(others, key=lambda one: one.last_turn))
+    return None
+
+
+def _transition(prompt: list[int], row: Row, threshold: int) -> str:
+    matched = _common_prefix(row.tokens, prompt)
+    drift = len(row.tokens) - matched
+    if drift == 0:
+        return "clean"
+    return "realign" if matched >= row.turns[-1].start and drift < threshold else "fork"
+
+
+def _fitting(prompt: list[int], open_rows: list[Row], threshold: int) -> Row | None:
+    """The longest row that the prompt repeats in full, else the one to realign of which it repeats most; the newest."""
+    for kind in ("clean", "realign"):
+        rows = [row for row in open_rows if _transition(prompt, row, threshold) == kind]
+        if rows:
+            most = max(_common_prefix(row.tokens, prompt) for row in rows)
+            return [row for row in rows if _common_prefix(row.tokens, prompt) == most][-1]
+    return None
+
+
+def _followed(prompt: list[int], open_rows: list[Row], last: Row) -> Row:
+    """The row of the turn before, or the first other that repeats more, and so on until none does."""
+    longer = [row for row in open_rows if _common_prefix(row.tokens, prompt) > _common_prefix(last.tokens, prompt)]
+    return _followed(prompt, open_rows, longer[0]) if longer else last
 
 
 def _common_prefix(held: list[int], prompt: list[int]) -> int:

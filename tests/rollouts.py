@@ -110,14 +110,14 @@ def feed(body: bytes, cuts: Iterable[int] = (), **settings: Any) -> turnloom.Rol
     return parser.finish()
 
 
-def assert_as_reference(body: bytes, fork_threshold_tokens: int = 1024) -> None:
+def assert_as_reference(body: bytes, fork_threshold_tokens: int = 1024, branches: str = "linear") -> None:
     """The compiled core gives what the reference gives, or refuses the body at the same byte."""
     offset = not_json_at(body)
     if offset is not None:
         assert_malformed(body, offset)
         return
-    expected = reference.parse(body, fork_threshold_tokens=fork_threshold_tokens)
-    parser = _native.Parser(fork_threshold_tokens=fork_threshold_tokens)
+    expected = reference.parse(body, fork_threshold_tokens=fork_threshold_tokens, branches=branches)
+    parser = _native.Parser(fork_threshold_tokens=fork_threshold_tokens, best_branch=branches == "best")
     parser.feed(body)
     residual, members, response, rows, turns, defects, drift, lost = parser.finish()
     assert rows_of(rows) == rows_of(expected[3])

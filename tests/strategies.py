@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from rollouts import COMPACT, STYLES, Members, Raw, write
 
 THRESHOLDS = st.sampled_from([0, 1, 2, 1024, 1024, 1024, -1])
+BRANCHES = st.sampled_from(["linear", "best"])
 
 _IDS = st.sampled_from([0, 1, 2, 3, 12, 23, 123, 1234, 12345, 1234567, 99999999, 100000000, 2147483647])
 _SOME_IDS = st.lists(_IDS, max_size=5)

@@ -30,9 +30,9 @@ def pieces(body: bytes, size: int) -> list[int]:
     return list(range(size, len(body), size))
 
 
-def core_tells(body: bytes, cuts: list[int]) -> Any:
+def core_tells(body: bytes, cuts: list[int], *, best_branch: bool = False) -> Any:
     """All that the core hands over, with details of defects, the residual and its places."""
-    parser = _native.Parser(fork_threshold_tokens=2)
+    parser = _native.Parser(fork_threshold_tokens=2, best_branch=best_branch)
     start = 0
     for end in (*cuts, len(body)):
         parser.feed(body[start:end])
@@ -76,6 +76,7 @@ def test_any_cuts(body: bytes, data: st.DataObject) -> None:
     cuts = sorted(data.draw(st.lists(st.integers(0, len(body)), max_size=12)))
     assert core_tells(body, cuts) == core_tells(body, [])
     assert core_tells(body, pieces(body, 1)) == core_tells(body, [])
+    assert core_tells(body, cuts, best_branch=True) == core_tells(body, [], best_branch=True)
     assert everything(feed(body, cuts)) == everything(turnloom.parse_run(body))
 
 

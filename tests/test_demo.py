@@ -1,6 +1,7 @@
 """The demo's parts: its task, its servers' answers, its report."""
 
 import asyncio
+import io
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import aiohttp
 import numpy as np
 import pytest
+import rich.console
 import safetensors.torch
 import torch
 from aiohttp import web
@@ -287,3 +289,25 @@ def test_the_summary_tells_the_first_and_the_last_five_steps() -> None:
 def test_the_plot_is_a_picture_also_where_no_answer_came(tmp_path: Path) -> None:
     report.plot([step_metrics(1, 0.1), {"step": 2, "reward": 0.2}], tmp_path / "reward.png")
     assert (tmp_path / "reward.png").read_bytes().startswith(b"\x89PNG")
+
+
+async def test_a_transcript_reads_as_a_conversation() -> None:
+    rollout, _ = await scripted_rollout("lookup tea <end>", "answer 3 <end>")
+    console = rich.console.Console(file=io.StringIO(), width=100)
+    report.print_transcript(console, "after training", rollout, "price of tea")
+    assert [line.split() for line in console.file.getvalue().splitlines()] == [
+        ["after", "training", "(reward", "1.00)"],
+        ["user", "price", "of", "tea"],
+        ["assistant", "lookup({'item':", "'tea'})"],
+        ["tool", "3"],
+        ["assistant", "answer", "3"],
+    ]
+
+
+@pytest.mark.parametrize(("reward_last", "said"), [(0.95, "It learned: mean"), (0.9, "It did not learn: mean")])
+def test_the_result_is_said(reward_last: float, said: str) -> None:
+    console = rich.console.Console(file=io.StringIO(), width=40)
+    report.print_result(console, report.Summary(0.1, reward_last, 60.4, 100, 12000, {"ok": 12000}), Path("folder"))
+    first, second = console.file.getvalue().splitlines()
+    assert first.startswith(f"{said} reward 0.10 → {reward_last:.2f} in 100 steps, 12000 rollouts, 60 s")
+    assert second.startswith("Figures are in folder: reward.png")

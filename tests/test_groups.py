@@ -323,7 +323,7 @@ def test_high_drift_is_warned_of_once(caplog: pytest.LogCaptureFixture, turns: A
 
 def test_drift_is_judged_by_windows(caplog: pytest.LogCaptureFixture) -> None:
     ledger = Ledger()
-    for turns in (CLEAN, CLEAN, REALIGN, CLEAN):  # a quarter, whatever the window
+    for turns in (CLEAN, CLEAN, REALIGN, CLEAN) * 2:  # a quarter of each window
         for _ in range(DRIFT_WINDOW // 4):
             ledger.enter(rollout(turns), latency_s=1.0)
     assert not drift_warnings(caplog)

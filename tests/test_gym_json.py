@@ -382,6 +382,7 @@ def test_a_call_told_twice_is_one_turn() -> None:
     first, other = bundle([1], [2], [-0.5]), bundle([1], [2], [-0.25])
     told = [first, first, bundle([], [5], [0]), first, other, first, bundle([1], ["2"], [-0.5 + 1e-12])]
     assert [turn.output_log_probs for turn in turns_from_agent_output(told)] == [[-0.5], [-0.25], [-0.5]]
+    assert len(turns_from_agent_output([bundle([1], [2], [None]), bundle([1], [2], [0.0])])) == 2
 
 
 # Both against the native path

@@ -13,7 +13,7 @@ import grammar
 import reference
 import turnloom
 from rollouts import ROOMY, SPACED, Raw, answer, assert_as_reference, everything, malformed_at, not_json_at, turn, write
-from strategies import JSON_VALUES, THRESHOLDS, bodies, damaged
+from strategies import BRANCHES, JSON_VALUES, THRESHOLDS, bodies, damaged
 from turnloom import _native
 
 BODY = answer(turn([1, 2], [3, 4]), turn([1, 2, 3, 4, 5], [6]))
@@ -26,9 +26,9 @@ def documents_equal(body: bytes) -> bool:
 # Whatever the body, what the reference says
 
 
-@given(bodies(), THRESHOLDS)
-def test_answers_in_any_order_and_style(body: bytes, threshold: int) -> None:
-    assert_as_reference(body, threshold)
+@given(bodies(), THRESHOLDS, BRANCHES)
+def test_answers_in_any_order_and_style(body: bytes, threshold: int, branches: str) -> None:
+    assert_as_reference(body, threshold, branches)
 
 
 @given(damaged())

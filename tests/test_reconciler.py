@@ -12,8 +12,8 @@ import make_corpus
 import pure_python
 import reference
 import turnloom
-from rollouts import Raw, answer, feed, rows_of, turn
-from strategies import THRESHOLDS, Told, conversations
+from rollouts import Raw, answer, assert_as_reference, feed, rows_of, turn
+from strategies import BRANCHES, THRESHOLDS, Told, conversations
 
 # name: (threshold, turns as (prompt, output, mask), rows as (ids, mask), what is not 0 in the counts)
 CASES: dict[str, tuple[int, list[tuple[Any, ...]], list[tuple[Any, ...]], dict[str, int]]] = {
@@ -248,10 +248,10 @@ def test_any_conversation(told: list[Told], threshold: int) -> None:
     assert len(rollout.defects) == len(defects)
 
 
-@given(conversations(), THRESHOLDS)
-def test_every_generated_token_is_accounted_for(told: list[Told], threshold: int) -> None:
+@given(conversations(), THRESHOLDS, BRANCHES)
+def test_every_generated_token_is_accounted_for(told: list[Told], threshold: int, branches: Any) -> None:
     body = answer(*(turn(call.prompt, call.output, call.logprobs) for call in told))
-    rollout = turnloom.parse_run(body, fork_threshold_tokens=threshold)
+    rollout = turnloom.parse_run(body, fork_threshold_tokens=threshold, branches=branches)
     trained = sum(int(row.completion_mask.sum()) for row in rollout.rows)
     duplicates = sum(len(told[defect.item_index].output) for defect in rollout.defects)
     lost = rollout.drift.discarded_tokens + rollout.drift.unusable_tokens + duplicates
@@ -264,10 +264,10 @@ def test_every_generated_token_is_accounted_for(told: list[Told], threshold: int
         assert rollout.drift.discarded_tokens == 0
 
 
-@given(conversations(), THRESHOLDS)
-def test_a_turn_says_where_its_tokens_stand(told: list[Told], threshold: int) -> None:
+@given(conversations(), THRESHOLDS, BRANCHES)
+def test_a_turn_says_where_its_tokens_stand(told: list[Told], threshold: int, branches: Any) -> None:
     body = answer(*(turn(call.prompt, call.output, call.logprobs) for call in told))
-    rollout = turnloom.parse_run(body, fork_threshold_tokens=threshold)
+    rollout = turnloom.parse_run(body, fork_threshold_tokens=threshold, branches=branches)
     covered = [np.zeros_like(row.completion_mask) for row in rollout.rows]
     for one in rollout.turns:
         call = told[one.item_index]
@@ -342,3 +342,21 @@ def test_best_branches_give_each_sub_agent_a_row() -> None:
         assert sum(int(row.completion_mask.sum()) for row in held.rows) == 4
     with pytest.raises(turnloom.ConfigError, match="branches='tree'"):
         turnloom.parse_run(body, branches="tree")
+
+
+@given(conversations(max_turns=12), THRESHOLDS)
+def test_best_branches_as_the_reference_has_them(told: list[Told], threshold: int) -> None:
+    body = answer(*(turn(call.prompt, call.output, call.logprobs) for call in told))
+    assert_as_reference(body, threshold, "best")
+
+
+def test_a_prompt_continues_one_of_64_open_rows() -> None:
+    """Of more rows the one that nobody continued for longest is closed: its agent forks when it comes back."""
+    begun = [turn([agent, 7], [agent, 8]) for agent in range(100, 170)]
+    again = [turn([agent, 7, agent, 8, 9], [10]) for agent in range(100, 170)]
+    body = answer(*begun, begun[0], *again)
+    assert_as_reference(body, branches="best")
+    rollout = turnloom.parse_run(answer(*begun[:64], *again[:64]), branches="best")
+    assert (rollout.drift.fork, rollout.drift.clean, len(rollout.rows)) == (63, 64, 64)
+    rollout = turnloom.parse_run(answer(*begun[:65], again[0]), branches="best")
+    assert (rollout.drift.fork, rollout.drift.clean, len(rollout.rows)) == (65, 0, 66)

@@ -1,9 +1,21 @@
 """The compiled core. Private: `turnloom` re-exports what is public."""
 
 from collections.abc import Sequence
+from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
+
+__all__ = [
+    "MAX_DEPTH",
+    "MAX_NUMBER_CHARS",
+    "MAX_OPEN_ROWS",
+    "Parser",
+    "__version__",
+    "pack",
+    "pad",
+    "pad_prompt_completion",
+]
 
 __version__: str
 MAX_DEPTH: int
@@ -21,6 +33,7 @@ _Turn = tuple[int, int, int, str | None, int, int, int | None, int, int, int]
 # (item_index, field, code, detail)
 _Defect = tuple[int, str | None, str, str]
 
+@final
 class Parser:
     """One body: a resumable JSON machine, and the training rows woven from its turns while it runs."""
 

@@ -18,7 +18,7 @@ from turnloom.demo.progress import Bar
 
 _STANDSTILL_S = 180.0
 # With what the interpreter then takes to end, less than the five seconds that a signal may take.
-_STOP_S = 1.5
+_STOP_S = 1.0
 _LEAVE_S = 1.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -51,7 +51,6 @@ class Guard:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._left.set()
-        kill_children()
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
 
@@ -66,7 +65,7 @@ class Guard:
 
     def _exit_unless_left(self) -> None:
         if not self._left.wait(_STOP_S):
-            kill_children()
+            _kill_children()
         if not self._left.wait(_LEAVE_S):
             self._exit(128 + (self.signal or 0))
 
@@ -87,15 +86,12 @@ class Guard:
         )
 
     def _exit(self, status: int) -> None:
-        kill_children()
+        _kill_children()
         self._console.show_cursor()
         os._exit(status)
 
 
-def kill_children() -> None:
-    """Kill what `multiprocessing` started, and wait for it."""
-    children = multiprocessing.active_children()
-    for child in children:
+def _kill_children() -> None:
+    """Kill what `multiprocessing` started. Whoever started it waits for it, and must not find that another has."""
+    for child in multiprocessing.active_children():
         child.kill()
-    for child in children:
-        child.join(1.0)

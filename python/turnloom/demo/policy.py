@@ -83,34 +83,33 @@ class Policy:
 
     @torch.inference_mode()
     def _sample(self, batch: Sequence[_Request]) -> list[Generation]:
-        """Left-padded prompts, a key-value cache, one forward per token until each request has ended."""
-        # Positions need no correction for the padding: rotary embeddings see nothing but distances.
-        width = max(len(request.prompt_ids) for request in batch)
-        pads = torch.tensor([width - len(request.prompt_ids) for request in batch])
-        ids = torch.tensor([[self.tokenizer.pad_token_id] * (width - len(r.prompt_ids)) + r.prompt_ids for r in batch])
+        """One forward per token, with a key-value cache, until each request has ended."""
+        ids, attention_mask = _left_padded([request.prompt_ids for request in batch], self.tokenizer.pad_token_id)
         temperatures = torch.tensor([request.temperature for request in batch])[:, None]
-        attention_mask = (torch.arange(width)[None, :] >= pads[:, None]).long()
         cache = DynamicCache(config=self._model.config)
         generations = [Generation([], []) for _ in batch]
-        going = set(range(len(batch)))
-        while going:
-            logits = self._model(
-                input_ids=ids,
-                attention_mask=attention_mask,
-                cache=cache,
-                logits_to_keep=1,
-            ).logits[:, -1]
-            log_probs = torch.log_softmax(logits / temperatures, dim=-1)
+        while not all(map(self._has_ended, batch, generations)):
+            answer = self._model(input_ids=ids, attention_mask=attention_mask, cache=cache, logits_to_keep=1)
+            log_probs = torch.log_softmax(answer.logits[:, -1] / temperatures, dim=-1)
             ids = torch.multinomial(log_probs.exp(), 1, generator=self._rng)
-            chosen = log_probs.gather(1, ids)
-            for row, (token, log_prob) in enumerate(zip(ids[:, 0].tolist(), chosen[:, 0].tolist(), strict=True)):
-                if row in going:
-                    generations[row].ids.append(token)
-                    generations[row].log_probs.append(log_prob)
-                    if token == self.tokenizer.eos_token_id or len(generations[row].ids) >= batch[row].max_tokens:
-                        going.discard(row)
-            attention_mask = torch.cat([attention_mask, attention_mask.new_ones(len(batch), 1)], dim=1)
+            sampled = zip(ids[:, 0].tolist(), log_probs.gather(1, ids)[:, 0].tolist(), strict=True)
+            for request, generation, (token, log_prob) in zip(batch, generations, sampled, strict=True):
+                if not self._has_ended(request, generation):
+                    generation.ids.append(token)
+                    generation.log_probs.append(log_prob)
+            attention_mask = torch.nn.functional.pad(attention_mask, (0, 1), value=1)
         return generations
+
+    def _has_ended(self, request: _Request, generation: Generation) -> bool:
+        return generation.ids[-1:] == [self.tokenizer.eos_token_id] or len(generation.ids) >= request.max_tokens
+
+
+def _left_padded(prompts: Sequence[list[int]], pad_token_id: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Input ids and attention mask, both [B, L]. No positions: rotary embeddings see nothing but distances."""
+    width = max(map(len, prompts))
+    ids = torch.tensor([[pad_token_id] * (width - len(prompt)) + prompt for prompt in prompts])
+    mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
+    return ids, mask
 
 
 def policy_app(policy: Policy) -> web.Application:

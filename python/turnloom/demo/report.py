@@ -101,13 +101,14 @@ def _plot_drift(axes: Any, metrics: Sequence[StepMetrics]) -> None:
 def print_transcript(console: rich.console.Console, title: str, rollout: Rollout, question: str) -> None:
     """One rollout as a conversation."""
     said = f"reward {rollout.reward:.2f}" if rollout.reward is not None else f"{rollout.outcome}: {rollout.reason}"
-    table = rich.table.Table(title=f"{title} ({said})", title_justify="left", box=None, show_header=False)
+    table = rich.table.Table(box=None, show_header=False)
     table.add_row("user", question)
     for message in rollout.messages():
         calls = [
             f"{call['function']['name']}({call['function']['arguments']})" for call in message.get("tool_calls", ())
         ]
         table.add_row(str(message["role"]), " ".join([*calls, str(message.get("content") or "")]).strip())
+    console.print(f"{title} ({said})", markup=False, soft_wrap=True)
     console.print(table)
 
 
