@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final, Literal, NamedTuple, get_args
 
@@ -72,7 +72,7 @@ class Turn:
     drift_tokens: int
     """Held tokens that the prompt does not repeat; 0 for the first turn."""
     row: int | None
-    """Index into `rows`, or `unscored_rows`; None when its row had nothing to train."""
+    """Index into `rows`, or `unscored_rows`; None when its row had nothing to train, or the rollout has no rows."""
     start: int
     """Where its generated tokens begin in that row."""
     end: int
@@ -160,7 +160,8 @@ class Rollout:
     @cached_property
     def turns(self) -> tuple[Turn, ...]:
         """The model calls, in order, as they were joined."""
-        return tuple(Turn(*turn) for turn in self._parsed.turns)
+        turns = tuple(Turn(*turn) for turn in self._parsed.turns)
+        return turns if self.rows or self.unscored_rows else tuple(replace(turn, row=None) for turn in turns)
 
     @cached_property
     def drift(self) -> Drift:
@@ -210,11 +211,11 @@ class Rollout:
         return dict(sorted(found.items()))
 
     def generated_ids(self) -> list[int]:
-        """The generated ids of all turns in order, those included that no row holds."""
+        """The generated ids of all turns in order, those included that no row holds; of a rollout without rows none."""
         rows = self.rows or self.unscored_rows
         spans: list[NDArray[np.int64]] = []
         for number, turn in enumerate(self.turns):
-            if turn.row is not None and rows:
+            if turn.row is not None:
                 spans.append(rows[turn.row].input_ids[turn.start : turn.end])
             if number in self._parsed.lost:
                 spans.append(self._parsed.lost[number])

@@ -17,9 +17,10 @@ import rich.console
 from turnloom.demo.progress import Bar
 
 _STANDSTILL_S = 180.0
-# With what the interpreter then takes to end, less than the five seconds that a signal may take.
+# A signal may take five seconds in all: for the worker's process to stop, for TRL to notice that it was killed (it looks
+# once a second), and for the interpreter to end.
 _STOP_S = 1.0
-_LEAVE_S = 1.0
+_LEAVE_S = 1.5
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
