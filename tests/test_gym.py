@@ -137,3 +137,71 @@ async def test_what_the_agent_refuses_is_told(gym, agents):
     assert WEATHER in rollout.reason
     failed = await run(gym, agents, row(gym, WEATHER, "calls=3 fail=1"))
     assert (failed.outcome, failed.reward, failed.rows) == ("http_error", None, ())
+
+
+def first_of_the_group(completions: list[Any], **_: Any) -> list[float]:
+    """Something to tell the members of a group apart: the policy server answers them all alike."""
+    return [float(index == 0) for index in range(len(completions))]
+
+
+def test_one_training_step_on_rows_of_three_agents(gym, agents, tmp_path):
+    """TRL's trainer and worker process, with a model that has an id for every code point the policy server sends."""
+    import torch
+    from datasets import Dataset
+    from transformers import PrinterCallback, Qwen3Config, Qwen3ForCausalLM
+    from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer
+
+    from turnloom.demo.model import make_tokenizer
+    from turnloom.integrations.nemo_gym.rollout import NemoGymRolloutWorker
+    from turnloom.testing import CPU_CONFIG, WeightTransfer, cpu_training
+
+    made = [
+        row(gym, WEATHER, "calls=2"),
+        row(gym, STEPS, "calls=1 words=Blazing|Cold"),
+        row(gym, COUNTER, "calls=4"),
+        row(gym, None, "calls=2 drift=tail"),
+    ]
+    dataset = Dataset.from_dict({"nemo_gym_row": [json.dumps(one) for one in made]})
+    shape = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model = Qwen3ForCausalLM(Qwen3Config(vocab_size=2**17, num_key_value_heads=1, head_dim=8, **shape))
+    model.save_pretrained(tmp_path / "model")
+    generations = 2
+    config = AsyncGRPOConfig(
+        **CPU_CONFIG,
+        output_dir=str(tmp_path / "trainer"),
+        max_steps=1,
+        learning_rate=1e-2,
+        num_generations=generations,
+        per_device_train_batch_size=len(made) * generations,
+        max_inflight_tasks=len(made) * generations,
+        max_completion_length=4096,
+        disable_tqdm=True,
+        save_strategy="no",
+    )
+    with cpu_training():
+        tokenizer = make_tokenizer()
+        worker = NemoGymRolloutWorker.from_config(
+            config,
+            agent_servers=agents,
+            dataset=dataset,
+            processing_class=tokenizer,
+            reward_funcs=[first_of_the_group],
+            run_timeout=120.0,
+        )
+        trainer = AsyncGRPOTrainer(
+            str(tmp_path / "model"),
+            args=config,
+            train_dataset=dataset,
+            processing_class=tokenizer,
+            rollout_worker=worker,
+            weight_transfer=WeightTransfer(),
+        )
+        trainer.remove_callback(PrinterCallback)
+        trainer.train()
+    (logs,) = [logs for logs in trainer.state.log_history if "reward" in logs]
+    assert logs["nemo_gym/success_frac"] == 1.0
+    assert logs["rewards/first_of_the_group"] == pytest.approx(1 / generations)
+    for agent in (WEATHER, STEPS, COUNTER):
+        assert f"nemo_gym/agent/{agent}/reward" in logs
+    trained = dict(trainer.model.named_parameters())
+    assert any(not torch.equal(before, trained[name]) for name, before in model.named_parameters())
