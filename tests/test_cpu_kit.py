@@ -1,7 +1,9 @@
 """The pieces that let TRL train on a CPU: what they compute, what they refuse, and that they leave no trace."""
 
 import contextlib
+import os
 import random
+import subprocess
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -230,3 +232,10 @@ def test_a_tokenizer_with_any_chat_template_is_taken() -> None:
     own = Tokenizer()
     own.response_template = {"fields": {}}
     assert accept_any_chat_template(own).response_template == {"fields": {}}
+
+
+def test_a_missing_torch_is_told_with_its_extra() -> None:
+    hide = "import sys; sys.modules['torch'] = None; from turnloom.testing import cpu_training"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    result = subprocess.run([sys.executable, "-c", hide], capture_output=True, text=True, env=environment)
+    assert "pip install 'turnloom[trl]'" in result.stderr

@@ -303,14 +303,16 @@ class Ledger:
         window, self._window = self._window, Counter()
         if 2 * window["clean"] < window.total():
             self._window = None
+            lossless = "Set fork_threshold_tokens=0 to lose no token, and look" if window["realign"] else "Look"
             logger.warning(
                 "of the last %d transitions between model calls %d realigned and %d forked: the prompts do not repeat "
                 "what was generated. A realign takes what it replaces out of the training, so that bad tokens are "
-                "never punished; a fork makes one more row. Set fork_threshold_tokens=0 to lose no token, and look "
-                "for the cause in the chat template: does it drop the thinking, or change white space? (Said once.)",
+                "never punished; a fork makes one more row. %s for the cause in the chat template: does it drop the "
+                "thinking, or change white space? (Said once.)",
                 window.total(),
                 window["realign"],
                 window["fork"],
+                lossless,
             )
 
     def _watch_ids(self, agent: str, rollout: Rollout) -> None:

@@ -211,15 +211,17 @@ class Rollout:
         return dict(sorted(found.items()))
 
     def generated_ids(self) -> list[int]:
-        """The generated ids of all turns in order, those included that no row holds; of a rollout without rows none."""
+        """The generated ids of all turns in order, also those that a realign removed; empty where there are no rows."""
         rows = self.rows or self.unscored_rows
+        if not rows:
+            return []
         spans: list[NDArray[np.int64]] = []
         for number, turn in enumerate(self.turns):
             if turn.row is not None:
                 spans.append(rows[turn.row].input_ids[turn.start : turn.end])
             if number in self._parsed.lost:
                 spans.append(self._parsed.lost[number])
-        ids: list[int] = np.concatenate(spans).tolist() if spans else []
+        ids: list[int] = np.concatenate(spans).tolist()
         return ids
 
     def messages(self) -> list[dict[str, Any]]:

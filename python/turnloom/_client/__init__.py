@@ -1,7 +1,7 @@
 """The client of NeMo Gym's agent servers.
 
 `__init__` has the client: its settings, and when a row is sent again. `_exchange` is one POST and what comes of it,
-`_transport` the network beneath. Nothing else in turnloom imports httpx or aiohttp.
+`_transport` the network beneath. Nothing else in turnloom sends with httpx or aiohttp.
 """
 
 from __future__ import annotations

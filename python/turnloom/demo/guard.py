@@ -17,8 +17,8 @@ import rich.console
 from turnloom.demo.progress import Bar
 
 _STANDSTILL_S = 180.0
-# A signal may take five seconds in all: for the worker's process to stop, for TRL to notice that it was killed (it looks
-# once a second), and for the interpreter to end.
+# A signal may take five seconds in all: for the worker's process to stop, for TRL to notice that it was killed (it
+# looks once a second), and for the interpreter to end.
 _STOP_S = 1.0
 _LEAVE_S = 1.5
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)

@@ -28,7 +28,10 @@ from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
 from typing import Any, Final, TypeVar
 
-import torch
+try:
+    import torch
+except ModuleNotFoundError as error:
+    raise ImportError("training on a CPU needs torch and TRL: pip install 'turnloom[trl]'") from error
 
 _logger = logging.getLogger(__name__)
 _Tokenizer = TypeVar("_Tokenizer")

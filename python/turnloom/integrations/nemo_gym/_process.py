@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import signal
+import threading
 from typing import Any, Final
 
 _LAST_WORDS_S: Final = 5.0
@@ -13,7 +14,7 @@ _LAST_WORDS_S: Final = 5.0
 
 def leave_interrupts_to_the_trainer() -> None:
     """In the worker's process, ignore SIGINT: Ctrl-C reaches all of a terminal, and the trainer stops this one."""
-    if multiprocessing.parent_process() is not None:
+    if multiprocessing.parent_process() is not None and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 

@@ -12,7 +12,7 @@ from turnloom._exceptions import ConfigError
 
 logger = logging.getLogger("turnloom")
 
-_OF_THE_CLIENT: Final = ("run_timeout", "deadline", "honor_mask_sample")
+_OF_THE_CLIENT: Final = ("run_timeout", "deadline", "branches", "honor_mask_sample")
 
 _FROM_CONFIG: Final = {
     "num_generations": "num_generations",

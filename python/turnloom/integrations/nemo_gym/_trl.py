@@ -46,6 +46,8 @@ check_trl_hooks(_AsyncRolloutLoop, AsyncRolloutWorker, RolloutGroup, RolloutSamp
 
 __all__ = ["AsyncGRPOConfig", "AsyncGRPOTrainer", "AsyncRolloutWorker", "NemoGymRolloutLoop", "NemoGymRolloutWorker"]
 
+RewardFuncs = Callable[..., Any] | Sequence[Callable[..., Any]]
+
 _FAILED: Final[tuple[list[Any], list[int], list[Any], int, int, None]] = ([], [], [], 0, 0, None)
 """TRL's tuple for a rollout that cannot be scored."""
 
@@ -57,8 +59,8 @@ class NemoGymRolloutLoop(_AsyncRolloutLoop):  # type: ignore[misc]
         agent_servers: the agents' names and URLs; a row without `agent_ref.name` goes to the first.
         run_timeout: seconds without data after which a rollout is given up (stock NeMo Gym sends nothing until a run
             is over, so there it bounds the whole run).
-        **kwargs: what TRL's loop takes, and besides `deadline` (seconds for a whole rollout), `honor_mask_sample` and
-            `train_turn_fn` (see `NemoGymRolloutWorker`).
+        **kwargs: what TRL's loop takes, and besides `deadline`, `branches`, `honor_mask_sample` and `train_turn_fn`
+            (see `NemoGymRolloutWorker`).
     """
 
     _provides_rollout_reward = True
@@ -68,8 +70,9 @@ class NemoGymRolloutLoop(_AsyncRolloutLoop):  # type: ignore[misc]
         gym_settings = {name: kwargs.pop(name) for name in client_settings(kwargs)}
         leave_interrupts_to_the_trainer()
         # TRL would refuse a chat template that it cannot parse responses of; here nothing is parsed.
-        if getattr(kwargs["processing_class"], "response_template", None) is None:
-            kwargs["processing_class"].response_template = {}
+        tokenizer = kwargs["processing_class"]
+        if getattr(tokenizer, "response_template", None) is None:
+            tokenizer.response_template = {}
         super().__init__(**kwargs)
         self.reward_func_names.append("nemo_gym")
         self._gym = GymClient(
@@ -177,6 +180,7 @@ class NemoGymRolloutWorker(EndsWell, AsyncRolloutWorker):  # type: ignore[misc]
         reward_funcs: rewards added to the agent's own; a rollout that failed reaches none of them.
         run_timeout: seconds without data after which a rollout is given up.
         deadline: seconds after which a rollout is given up in any case.
+        branches: which open rows a prompt may continue, as in `RunParser`.
         honor_mask_sample: whether the environment's `mask_sample` keeps a rollout out of the training.
         train_turn_fn: which turns are trained, all by default.
         **kwargs: what TRL's worker takes.
@@ -194,7 +198,7 @@ class NemoGymRolloutWorker(EndsWell, AsyncRolloutWorker):  # type: ignore[misc]
         dataset: Any,
         processing_class: Any,
         max_tokens: int,
-        reward_funcs: Sequence[Callable[..., Any]] = (),
+        reward_funcs: RewardFuncs = (),
         **kwargs: Any,
     ) -> None:
         check_settings(kwargs)
@@ -207,7 +211,7 @@ class NemoGymRolloutWorker(EndsWell, AsyncRolloutWorker):  # type: ignore[misc]
             dataset=dataset,
             processing_class=processing_class,
             max_tokens=max_tokens,
-            reward_funcs=list(reward_funcs),
+            reward_funcs=[reward_funcs] if callable(reward_funcs) else list(reward_funcs),
             **kwargs,
         )
 
@@ -219,7 +223,7 @@ class NemoGymRolloutWorker(EndsWell, AsyncRolloutWorker):  # type: ignore[misc]
         agent_servers: dict[str, str],
         dataset: Any,
         processing_class: Any,
-        reward_funcs: Sequence[Callable[..., Any]] = (),
+        reward_funcs: RewardFuncs = (),
         generation_config: Any = None,
         **kwargs: Any,
     ) -> NemoGymRolloutWorker:

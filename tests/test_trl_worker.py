@@ -1,0 +1,336 @@
+"""The worker for TRL: its settings, the TRL it takes, and how its process ends."""
+
+import importlib.metadata
+import json
+import multiprocessing
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import turnloom
+from trl_loops import answering, broken_reward, dataset_of, later_turn, make_loop, make_tokenizer, scored
+from turnloom.integrations.nemo_gym import _settings, _trl_version, rollout
+from turnloom.integrations.nemo_gym.rollout import NemoGymRolloutLoop, NemoGymRolloutWorker
+from turnloom.testing import AgentCall, FakeAgent, gym_answer
+from turnloom.testing.cpu import cpu_training
+
+# The worker
+
+
+@pytest.fixture
+def on_cpu() -> Iterator[None]:
+    with cpu_training():
+        yield
+
+
+def make_worker(**settings: Any) -> NemoGymRolloutWorker:
+    return NemoGymRolloutWorker(
+        {"math": "http://127.0.0.1:9", "code": "http://127.0.0.1:9"},
+        **{"dataset": dataset_of({}), "processing_class": make_tokenizer(), "max_tokens": 64, **settings},
+    )
+
+
+@pytest.mark.usefixtures("on_cpu")
+def test_unknown_agents_are_found_when_the_worker_is_made() -> None:
+    rows = dataset_of({}, {"agent_ref": {"name": "math"}}, {"agent_ref": {"name": "chess"}}, {"agent_ref": {"name": 3}})
+    with pytest.raises(turnloom.ConfigError) as caught:
+        make_worker(dataset=rows)
+    assert "2 of 4 rows" in str(caught.value)
+    assert "row 2" in str(caught.value)
+    assert "row 3" in str(caught.value)
+    assert "math, code" in str(caught.value)
+    make_worker(dataset=rows.select([0, 1]))
+    make_worker(dataset=rows.to_iterable_dataset())
+
+
+@pytest.mark.usefixtures("on_cpu")
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"top_k": 20}, "top_k=20"),
+        ({"min_p": 0.1}, "min_p=0.1"),
+        ({"repetition_penalty": 1.1}, r"repetition_penalty=1\.1"),
+        ({"tools": [len]}, "tools is not used"),
+        ({"environment_factory": dict}, "environment_factory is not used"),
+        ({"lora_name": "mine"}, "lora_name"),
+        ({"run_timeout": 0}, "run_timeout"),
+        ({"deadline": -1.0}, "deadline"),
+    ],
+)
+def test_settings_that_no_agent_could_follow_are_refused(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(turnloom.ConfigError, match=said):
+        make_worker(**settings)
+
+
+@pytest.mark.usefixtures("on_cpu")
+def test_the_number_of_tokens_has_to_be_said() -> None:
+    with pytest.raises(TypeError, match="max_tokens"):
+        NemoGymRolloutWorker({"math": "http://127.0.0.1:9"}, dataset=dataset_of({}), processing_class=make_tokenizer())
+    make_worker(top_k=0, min_p=None, repetition_penalty=1.0)
+    make_worker(top_k=-1, min_p=0.0)
+
+
+@pytest.mark.usefixtures("on_cpu")
+def test_the_trainers_config_gives_every_shared_setting(caplog: pytest.LogCaptureFixture) -> None:
+    from trl.experimental.async_grpo import AsyncGRPOConfig
+
+    config = AsyncGRPOConfig(
+        output_dir="unused",
+        use_cpu=True,
+        bf16=False,
+        activation_checkpointing=False,
+        num_generations=6,
+        max_completion_length=77,
+        temperature=0.6,
+        top_p=0.8,
+        queue_maxsize=11,
+        request_timeout=5,
+        fork_threshold_tokens=3,
+        vllm_server_base_url="http://127.0.0.1:9",
+        per_device_train_batch_size=2,
+        gradient_accumulation_steps=5,
+        max_staleness=2,
+        log_completions=True,
+        num_completions_to_print=4,
+        max_tool_calling_iterations=9,
+        chat_template_kwargs={"thinking": False},
+    )
+    worker = NemoGymRolloutWorker.from_config(
+        config,
+        agent_servers={"math": "http://127.0.0.1:9"},
+        dataset=dataset_of({}),
+        processing_class=make_tokenizer(),
+        reward_funcs=broken_reward,
+        generation_config=SimpleNamespace(eos_token_id=[1, 7]),
+        run_timeout=60.0,
+        deadline=90.0,
+        train_turn_fn=later_turn,
+    )
+    settings = worker._loop_kwargs
+    assert settings.pop("dataset").num_rows == 1
+    assert settings.pop("processing_class").eos_token_id == 1
+    assert settings == {
+        "agent_servers": {"math": "http://127.0.0.1:9"},
+        "run_timeout": 60.0,
+        "deadline": 90.0,
+        "train_turn_fn": later_turn,
+        "model_name": "",
+        "reward_funcs": [broken_reward],
+        "eos_token_ids": [1, 7],
+        "num_generations": 6,
+        "max_tokens": 77,
+        "temperature": 0.6,
+        "top_p": 0.8,
+        "top_k": 0,
+        "min_p": None,
+        "repetition_penalty": 1.0,
+        "queue_maxsize": 11,
+        "max_inflight_tasks": 20,
+        "request_timeout": 5,
+        "fork_threshold_tokens": 3,
+        "vllm_server_url": "http://127.0.0.1:9",
+        "log_completions": True,
+        "num_completions_to_print": 4,
+        "max_tool_calling_iterations": 9,
+        "chat_template_kwargs": {"thinking": False},
+        "dataset_start_index": 0,
+    }
+    assert "chat_template_kwargs does not reach the agents" in caplog.text
+    given = NemoGymRolloutWorker.from_config(
+        config,
+        agent_servers={"math": "http://127.0.0.1:9"},
+        dataset=dataset_of({}),
+        processing_class=make_tokenizer(),
+        max_inflight_tasks=64,
+    )
+    assert given._loop_kwargs["max_inflight_tasks"] == 64
+    assert given._loop_kwargs["eos_token_ids"] == [1]
+
+
+@pytest.mark.usefixtures("on_cpu")
+def test_the_loop_takes_whatever_the_worker_hands_over() -> None:
+    settings = make_worker(
+        train_turn_fn=later_turn, honor_mask_sample=False, deadline=5.0, run_timeout=7.0
+    )._loop_kwargs
+    handed = pickle.loads(pickle.dumps(settings))
+    loop = make_loop(handed.pop("agent_servers"), **handed)
+    loop._loop.close()
+    assert loop.reward_func_names == ["nemo_gym"]
+    assert loop._gym._run_timeout == 7.0
+    assert loop._gym._deadline == 5.0
+    assert loop._gym._parser_settings["honor_mask_sample"] is False
+
+
+@pytest.mark.usefixtures("on_cpu")
+def test_weights_sent_as_an_adapter_are_refused() -> None:
+    async def models(call: AgentCall) -> None:
+        raise AssertionError("never a /run")
+
+    worker = make_worker(vllm_server_url="http://127.0.0.1:9")
+    worker.update_model_version(1)
+    assert not _settings.published_adapter("http://127.0.0.1:9", "trl-policy-v1")
+    with FakeAgent(models) as server:
+        assert not _settings.published_adapter(server.url, "trl-policy-v1")
+
+
+@pytest.mark.usefixtures("on_cpu")
+def test_an_adapter_on_the_model_server_stops_the_start() -> None:
+    from http.server import BaseHTTPRequestHandler, HTTPServer
+
+    class Models(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = json.dumps({"data": [{"id": "base"}, {"id": "trl-policy-v1"}]}).encode()
+            self.send_response(200 if self.path == "/v1/models" else 404)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Models) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        worker = make_worker(vllm_server_url=f"http://127.0.0.1:{server.server_port}")
+        worker.update_model_version(1)
+        try:
+            with pytest.raises(turnloom.ConfigError, match="enable-lora"):
+                worker.start()
+            assert not _settings.published_adapter(f"http://127.0.0.1:{server.server_port}", "trl-policy-v2")
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+# TRL itself
+
+
+def test_the_classes_are_found_by_name() -> None:
+    for cls in (NemoGymRolloutLoop, NemoGymRolloutWorker):
+        assert pickle.loads(pickle.dumps(cls)) is cls
+        assert cls.__module__ == rollout.__name__
+    assert NemoGymRolloutWorker._loop_cls is NemoGymRolloutLoop
+    assert sorted(rollout.__all__) == rollout.__all__
+    with pytest.raises(AttributeError, match="no attribute 'Worker'"):
+        _ = rollout.Worker
+
+
+def test_the_functions_need_no_trl() -> None:
+    names = ("agent_request", "messages_from_agent_output", "turns_from_agent_output")
+    code = f"import sys\nfrom turnloom.integrations.nemo_gym.rollout import {', '.join(names)}\n"
+    heavy = "{'trl', 'torch', 'transformers', 'datasets', 'httpx', 'aiohttp'} & set(sys.modules)"
+    done = subprocess.run([sys.executable, "-c", f"{code}print({heavy})"], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+
+
+@pytest.mark.parametrize("found", ["1.15.2", "1.17.0", "2.16.0", "1.1"])
+def test_another_trl_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, found: str) -> None:
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: found)
+    with pytest.raises(turnloom.ConfigError, match=rf"TRL {found} .*>=1\.16,<1\.17.*issue tracker") as caught:
+        _trl_version.check_trl_version()
+    assert isinstance(caught.value, ImportError)
+
+
+def test_a_missing_trl_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nothing(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", nothing)
+    with pytest.raises(ImportError, match=r"pip install 'turnloom\[trl\]'"):
+        _trl_version.check_trl_version()
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "1.16.3")
+    _trl_version.check_trl_version()
+
+
+def test_a_trl_without_a_hook_is_refused() -> None:
+    class RolloutSample:
+        pass
+
+    with pytest.raises(ImportError, match=r"RolloutSample\.group_id"):
+        _trl_version.check_trl_hooks(RolloutSample)
+
+
+# Processes
+
+
+def big_answer(row: dict[str, Any]) -> dict[str, Any]:
+    """Makes a sample above 1 MB: the pipe between the processes holds 64 KiB."""
+    generation = list(range(100_000))
+    return gym_answer(row, turns=[([1], generation, [-0.5] * len(generation))], reward=1.0)
+
+
+@contextmanager
+def started(agent: FakeAgent, **settings: Any) -> Iterator[NemoGymRolloutWorker]:
+    """A worker with its process, forked from one that has imported everything; spawning would import it each time."""
+    with cpu_training():
+        worker = make_worker(num_generations=2, max_inflight_tasks=4, **settings)
+    worker._loop_kwargs["agent_servers"] = {"math": agent.url}
+    worker._mp_ctx = multiprocessing.get_context("forkserver")
+    worker._mp_ctx.set_forkserver_preload(["turnloom.integrations.nemo_gym._trl"])
+    worker.start()
+    try:
+        yield worker
+    finally:
+        worker.stop()
+        assert not multiprocessing.active_children()
+
+
+def test_the_process_ends_at_once_though_nobody_reads_its_samples() -> None:
+    with FakeAgent(answering(big_answer)) as agent, started(agent) as worker:
+        process = worker._process
+        assert process is not None
+        os.kill(process.pid, signal.SIGINT)  # as Ctrl-C does: it is the trainer that stops it
+        worker.rollout_buffer.get(timeout=30)
+        while worker.rollout_buffer.qsize() < 4:
+            process.join(0.01)
+        began = time.monotonic()
+        worker.stop()
+        assert process.exitcode == 0
+        assert time.monotonic() - began < 5
+
+
+class OneGroupOnly:
+    """Scores one group, and no more."""
+
+    __name__ = "one_group_only"
+    groups = 0
+
+    def __call__(self, completions: list[Any], **_: Any) -> list[float]:
+        self.groups += 1
+        if self.groups > 1:
+            raise LookupError("my own mistake")
+        return [0.0] * len(completions)
+
+
+def test_a_failure_is_told_after_every_sample_was_read() -> None:
+    with FakeAgent(answering(big_answer)) as agent, started(agent, reward_funcs=[OneGroupOnly()]) as worker:
+        process = worker._process
+        assert process is not None
+        assert worker._failed_event.wait(30)
+        samples = [worker.rollout_buffer.get(timeout=10) for _ in range(2)]
+        assert all(len(sample.input_ids) == 100_001 for sample in samples)
+        with pytest.raises(RuntimeError) as caught:
+            worker.check_health(300)
+        assert "LookupError: my own mistake" in str(caught.value.__cause__)
+        worker.stop()
+        assert process.exitcode == 1
+
+
+def test_the_death_of_the_process_is_told_at_once() -> None:
+    with FakeAgent(answering(scored(1.0))) as agent, started(agent) as worker:
+        process = worker._process
+        assert process is not None
+        process.kill()
+        process.join()
+        with pytest.raises(RuntimeError, match="signal 9"):
+            worker.check_health(300)
