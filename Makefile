@@ -18,8 +18,11 @@ test: $(VENV)/installed lint  ## the lint gate and all tests but those of a real
 test-gym: $(VENV)/installed  ## the tests that start a real NeMo Gym
 	$(BIN)/python -m pytest -m gym $(PYTEST)
 
-bench: $(VENV)/installed  ## the table of the README
+bench: $(VENV)/installed  ## the tables of the README
 	$(BIN)/python benches/bench_parse.py $(BENCH)
+	$(BIN)/python benches/bench_collate.py $(filter --fast,$(BENCH))
+	$(BIN)/python benches/bench_memory.py $(filter --fast,$(BENCH))
+	$(BIN)/python benches/bench_event_loop.py $(filter --fast,$(BENCH))
 
 lint: $(VENV)/installed
 	cargo fmt --check

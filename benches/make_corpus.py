@@ -147,20 +147,22 @@ class Shape:
 
 
 _MID = Shape(50, first=2_300, context=530, generated=500)
+_BIG = Shape(200, first=3_000, context=400, generated=232)
 SHAPES = {
     "small": Shape(4, first=450, context=400, generated=120),
     "mid": _MID,
-    "big": Shape(200, first=3_000, context=400, generated=232),
+    "big": _BIG,
     "single": Shape(1, first=200, context=0, generated=260_000),
     "forked": Shape(50, 2_300, 530, 500, changes=("clean", "clean", "fork", "clean", "realign")),
     "spaced": Shape(_MID.turns, _MID.first, _MID.context, _MID.generated, dump={}),
+    "spaced_big": Shape(_BIG.turns, _BIG.first, _BIG.context, _BIG.generated, dump={}),
     "indented": Shape(20, first=2_000, context=400, generated=200, dump={"indent": 2}),
 }
 
 
-def chunks(name: str) -> Iterator[bytes]:
-    """The body of that name, piece by piece: no more than one item is held at a time."""
-    shape = SHAPES[name]
+def chunks(name: str, shape: Shape | None = None) -> Iterator[bytes]:
+    """The body of that name, or one in another shape, piece by piece: no more than one item is held at a time."""
+    shape = shape or SHAPES[name]
     pieces = answer(_items(name, shape))
     if shape.dump is None:
         return pieces
@@ -320,7 +322,7 @@ def main() -> None:
         digests = {name: hashlib.sha256((BODIES / f"{name}.json").read_bytes()).hexdigest() for name in SHAPES}
         SHA256.write_text("".join(f"{digest}  {name}.json\n" for name, digest in digests.items()))
     for name in arguments.names or SHAPES:
-        print(f"{name:9}{len(body(name)) / 1e6:10.2f} MB")
+        print(f"{name:10}{len(body(name)) / 1e6:10.2f} MB")
 
 
 if __name__ == "__main__":

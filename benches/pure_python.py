@@ -12,16 +12,23 @@ os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # its reconciler is not 
 from trl.experimental.async_grpo.async_rollout_worker import TurnRecord, _chain_to_sequences
 
 Row = tuple[np.ndarray, np.ndarray, np.ndarray]
+Turns = list[TurnRecord]
 
 
-def training_rows(body: bytes, *, loads: Callable[[bytes], Any] = json.loads, fork_threshold: int = 1024) -> list[Row]:
-    """(input_ids, completion_mask, old_log_probs) of each row that the answer in `body` gives."""
-    turns = [
+def turns_of(body: bytes, loads: Callable[[bytes], Any] = json.loads) -> Turns:
+    """The model calls that the answer in `body` tells."""
+    return [
         TurnRecord(item["prompt_token_ids"], item["generation_token_ids"], item["generation_log_probs"])
         for item in loads(body)["response"]["output"]
         if item.get("generation_token_ids")
     ]
-    sequences, _ = _chain_to_sequences(turns, "bench", fork_threshold)
+
+
+def training_rows(
+    body: bytes, *, turns_of: Callable[[bytes], Turns] = turns_of, fork_threshold: int = 1024
+) -> list[Row]:
+    """(input_ids, completion_mask, old_log_probs) of each row that the answer in `body` gives."""
+    sequences, _ = _chain_to_sequences(turns_of(body), "bench", fork_threshold)
     return [
         (
             np.asarray(sequence.input_ids, dtype=np.int64),

@@ -5,7 +5,16 @@ use std::fmt;
 /// Open brackets at once; one more is an error.
 pub const MAX_DEPTH: usize = 512;
 /// Characters of one number; one more is an error. Python's `int` refuses more than 4300 digits.
+/// A string of more, quotes and escapes included, is no token id.
 pub const MAX_NUMBER_CHARS: usize = 4096;
+/// Bytes of one key; one more is an error.
+pub const MAX_KEY_BYTES: usize = 1 << 20;
+/// Elements of one list of token ids or logprobs; one more is an error.
+pub const MAX_LIST_TOKENS: u64 = 1 << 24;
+/// Bytes of one run of white space between token ids that are kept to compare the next prompt with.
+pub const MAX_KEPT_SPACE: usize = 64;
+/// Bytes of one token id that are kept for that; of a longer one its digits are.
+pub const MAX_KEPT_ID: usize = 32;
 /// Rows that stay open at once; one more closes the one that was not continued for the longest time.
 pub const MAX_OPEN_ROWS: usize = 64;
 /// Bytes shown of the place of an error, its last one included.
@@ -28,6 +37,12 @@ pub enum ErrorKind {
     TooDeep,
     /// A number of more than [`MAX_NUMBER_CHARS`] characters.
     NumberTooLong,
+    /// A key of more than [`MAX_KEY_BYTES`] bytes.
+    KeyTooLong,
+    /// A list of more than [`MAX_LIST_TOKENS`] elements.
+    ListTooLong,
+    /// More bytes than the caller allows.
+    BodyTooLarge(u64),
 }
 
 /// One step from the document to a place in it.
@@ -93,6 +108,9 @@ impl fmt::Display for Error {
             ErrorKind::TrailingBytes => f.write_str("not JSON: something follows the document")?,
             ErrorKind::TooDeep => write!(f, "more than {MAX_DEPTH} brackets are open")?,
             ErrorKind::NumberTooLong => write!(f, "a number has more than {MAX_NUMBER_CHARS} characters")?,
+            ErrorKind::KeyTooLong => write!(f, "a key has more than {MAX_KEY_BYTES} bytes")?,
+            ErrorKind::ListTooLong => write!(f, "a list of tokens has more than {MAX_LIST_TOKENS} elements")?,
+            ErrorKind::BodyTooLarge(limit) => write!(f, "the body has more than max_body_bytes={limit} bytes")?,
         }
         write!(f, " at byte {} (line {}, column {})", self.offset, self.line, self.column)?;
         let path = self.path_text();

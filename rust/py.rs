@@ -3,15 +3,17 @@
 // Arguments come owned from Python, and results are the tuples that the stub names.
 #![allow(clippy::needless_pass_by_value, clippy::type_complexity)]
 
-use numpy::{IntoPyArray, PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1};
+mod batch;
+
+use numpy::ndarray::Array2;
+use numpy::{IntoPyArray, PyArray1, PyArray2};
 use pyo3::exceptions::PyValueError;
 use pyo3::import_exception;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
-use crate::collate::{self, CollateError, RowView};
-use crate::error::{Error, ErrorKind, MAX_DEPTH, MAX_NUMBER_CHARS, MAX_OPEN_ROWS};
-use crate::run::RunParser;
+use crate::error::{Error, ErrorKind, MAX_DEPTH, MAX_KEY_BYTES, MAX_LIST_TOKENS, MAX_NUMBER_CHARS, MAX_OPEN_ROWS};
+use crate::run::{RunParser, Settings};
 use crate::scan::Member;
 use crate::weave::{Branches, Drift, Row, Transition};
 
@@ -21,7 +23,7 @@ type Ids<'py> = Bound<'py, PyArray1<i64>>;
 type Ids2<'py> = Bound<'py, PyArray2<i64>>;
 type LogProbs<'py> = Bound<'py, PyArray1<f32>>;
 type LogProbs2<'py> = Bound<'py, PyArray2<f32>>;
-type PyRow<'py> = (Ids<'py>, Ids<'py>, LogProbs<'py>);
+type PyRow<'py> = (Ids<'py>, Ids<'py>, LogProbs<'py>, Ids2<'py>);
 type PyMember = (String, usize, usize);
 type PyTurn = (u64, usize, usize, Option<&'static str>, usize, usize, Option<usize>, usize, usize, u64);
 type PyDefect = (u64, Option<&'static str>, &'static str, String);
@@ -35,7 +37,6 @@ type Parsed<'py> = (
     Bound<'py, PyDict>,
     Vec<(usize, Ids<'py>)>,
 );
-type RowIn<'py> = (PyReadonlyArray1<'py, i64>, PyReadonlyArray1<'py, i64>, PyReadonlyArray1<'py, f32>);
 
 fn malformed(py: Python<'_>, error: &Error) -> PyErr {
     // Every kind by name, so that a new one has to say what it is in Python.
@@ -45,7 +46,10 @@ fn malformed(py: Python<'_>, error: &Error) -> PyErr {
         | ErrorKind::EndsEarly
         | ErrorKind::TrailingBytes
         | ErrorKind::TooDeep
-        | ErrorKind::NumberTooLong => MalformedBody::new_err(error.to_string()),
+        | ErrorKind::NumberTooLong
+        | ErrorKind::KeyTooLong
+        | ErrorKind::ListTooLong
+        | ErrorKind::BodyTooLarge(_) => MalformedBody::new_err(error.to_string()),
     };
     let value = raised.value(py);
     let fields = value
@@ -57,16 +61,6 @@ fn malformed(py: Python<'_>, error: &Error) -> PyErr {
     fields.err().unwrap_or(raised)
 }
 
-impl From<CollateError> for PyErr {
-    fn from(error: CollateError) -> Self {
-        match error {
-            CollateError::Ragged { .. } | CollateError::NoMultiple | CollateError::TooLarge => {
-                PyValueError::new_err(error.to_string())
-            }
-        }
-    }
-}
-
 /// One body: a resumable JSON machine, and the training rows woven from its turns while it runs.
 #[pyclass(module = "turnloom._native")]
 struct Parser {
@@ -76,10 +70,10 @@ struct Parser {
 #[pymethods]
 impl Parser {
     #[new]
-    #[pyo3(signature = (*, fork_threshold_tokens, best_branch=false))]
-    fn new(fork_threshold_tokens: i64, best_branch: bool) -> Self {
+    #[pyo3(signature = (*, fork_threshold_tokens, best_branch=false, max_body_bytes=None))]
+    fn new(fork_threshold_tokens: i64, best_branch: bool, max_body_bytes: Option<u64>) -> Self {
         let branches = if best_branch { Branches::Best } else { Branches::Linear };
-        Self { run: Some(RunParser::new(fork_threshold_tokens, branches)) }
+        Self { run: Some(RunParser::new(Settings { fork_threshold_tokens, branches, max_body_bytes })) }
     }
 
     #[pyo3(signature = (chunk, /))]
@@ -132,7 +126,13 @@ fn member(member: Member) -> PyMember {
 }
 
 fn row_out(py: Python<'_>, row: Row) -> PyRow<'_> {
-    (row.input_ids.into_pyarray(py), row.completion_mask.into_pyarray(py), row.old_log_probs.into_pyarray(py))
+    let Row { input_ids, completion_mask, old_log_probs, turn_spans } = row;
+    (
+        input_ids.into_pyarray(py),
+        completion_mask.into_pyarray(py),
+        old_log_probs.into_pyarray(py),
+        Array2::from(turn_spans).into_pyarray(py),
+    )
 }
 
 fn drift<'py>(py: Python<'py>, drift: &Drift) -> PyResult<Bound<'py, PyDict>> {
@@ -149,88 +149,24 @@ fn drift<'py>(py: Python<'py>, drift: &Drift) -> PyResult<Bound<'py, PyDict>> {
     Ok(counts)
 }
 
-fn views<'a>(rows: &'a [RowIn<'_>]) -> PyResult<Vec<RowView<'a>>> {
-    rows.iter()
-        .map(|(input_ids, completion_mask, old_log_probs)| {
-            Ok(RowView {
-                input_ids: input_ids.as_slice()?,
-                completion_mask: completion_mask.as_slice()?,
-                old_log_probs: old_log_probs.as_slice()?,
-            })
-        })
-        .collect()
-}
-
-#[pyfunction]
-#[pyo3(signature = (rows, /, *, pad_token_id, left, multiple_of))]
-fn pad<'py>(
-    py: Python<'py>,
-    rows: Vec<RowIn<'py>>,
-    pad_token_id: i64,
-    left: bool,
-    multiple_of: usize,
-) -> PyResult<(Ids2<'py>, Ids2<'py>, Ids2<'py>, LogProbs2<'py>)> {
-    let views = views(&rows)?;
-    let batch = py.detach(|| collate::pad(&views, pad_token_id, left, multiple_of))?;
-    let shape = [rows.len(), batch.length];
-    Ok((
-        batch.input_ids.into_pyarray(py).reshape(shape)?,
-        batch.attention_mask.into_pyarray(py).reshape(shape)?,
-        batch.completion_mask.into_pyarray(py).reshape(shape)?,
-        batch.old_log_probs.into_pyarray(py).reshape(shape)?,
-    ))
-}
-
-#[pyfunction]
-#[pyo3(signature = (rows, /, *, pad_token_id))]
-fn pad_prompt_completion<'py>(
-    py: Python<'py>,
-    rows: Vec<RowIn<'py>>,
-    pad_token_id: i64,
-) -> PyResult<(Ids2<'py>, Ids2<'py>, Ids2<'py>, Ids2<'py>, Ids2<'py>, LogProbs2<'py>)> {
-    let views = views(&rows)?;
-    let batch = py.detach(|| collate::pad_prompt_completion(&views, pad_token_id))?;
-    let (prompts, completions) = ([rows.len(), batch.prompt_length], [rows.len(), batch.completion_length]);
-    Ok((
-        batch.prompt_ids.into_pyarray(py).reshape(prompts)?,
-        batch.prompt_mask.into_pyarray(py).reshape(prompts)?,
-        batch.completion_ids.into_pyarray(py).reshape(completions)?,
-        batch.completion_mask.into_pyarray(py).reshape(completions)?,
-        batch.loss_mask.into_pyarray(py).reshape(completions)?,
-        batch.old_log_probs.into_pyarray(py).reshape(completions)?,
-    ))
-}
-
-#[pyfunction]
-#[pyo3(signature = (rows, /))]
-fn pack<'py>(
-    py: Python<'py>,
-    rows: Vec<RowIn<'py>>,
-) -> PyResult<(Ids<'py>, Ids<'py>, Ids<'py>, LogProbs<'py>, Ids<'py>, Bound<'py, PyArray1<i32>>, usize)> {
-    let views = views(&rows)?;
-    let batch = py.detach(|| collate::pack(&views))?;
-    Ok((
-        batch.input_ids.into_pyarray(py),
-        batch.position_ids.into_pyarray(py),
-        batch.completion_mask.into_pyarray(py),
-        batch.old_log_probs.into_pyarray(py),
-        batch.row_index.into_pyarray(py),
-        batch.cu_seqlens.into_pyarray(py),
-        batch.max_seqlen,
-    ))
-}
-
 /// The compiled core.
 #[pymodule(gil_used = false)]
 mod _native {
-    use super::{Bound, MAX_DEPTH, MAX_NUMBER_CHARS, MAX_OPEN_ROWS, PyModule, PyModuleMethods, PyResult};
     #[pymodule_export]
-    use super::{Parser, pack, pad, pad_prompt_completion};
+    use super::Parser;
+    #[pymodule_export]
+    use super::batch::{pack, pad, pad_prompt_completion};
+    use super::{
+        Bound, MAX_DEPTH, MAX_KEY_BYTES, MAX_LIST_TOKENS, MAX_NUMBER_CHARS, MAX_OPEN_ROWS, PyModule, PyModuleMethods,
+        PyResult,
+    };
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
         module.add("MAX_DEPTH", MAX_DEPTH)?;
+        module.add("MAX_KEY_BYTES", MAX_KEY_BYTES)?;
+        module.add("MAX_LIST_TOKENS", MAX_LIST_TOKENS)?;
         module.add("MAX_NUMBER_CHARS", MAX_NUMBER_CHARS)?;
         module.add("MAX_OPEN_ROWS", MAX_OPEN_ROWS)
     }

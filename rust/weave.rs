@@ -70,6 +70,8 @@ pub struct Row {
     pub completion_mask: Vec<i64>,
     /// The sampled logprob where the token is trained, else 0.0.
     pub old_log_probs: Vec<f32>,
+    /// Of every turn that is trained in the row: its number, its first token, and one past its last.
+    pub turn_spans: Vec<[i64; 3]>,
 }
 
 /// One thing wrong with one item.

@@ -3,7 +3,10 @@
 
 mod support;
 
-use _native::error::{Error, ErrorKind, MAX_DEPTH, MAX_NUMBER_CHARS};
+use _native::error::{Error, ErrorKind, MAX_DEPTH, MAX_KEPT_SPACE, MAX_KEY_BYTES, MAX_LIST_TOKENS, MAX_NUMBER_CHARS};
+use _native::run::{RunParser, Settings};
+use _native::scan::{Scanner, Weave};
+use _native::weave::{Branches, Loom};
 use proptest::prelude::*;
 use support::parse;
 
@@ -121,6 +124,66 @@ fn limits() {
     assert!(parse([&number[..]], 1024).is_ok());
     let found = error(&vec![b'1'; 1 << 20]);
     assert_eq!((found.kind, found.offset), (ErrorKind::NumberTooLong, MAX_NUMBER_CHARS as u64));
+}
+
+#[test]
+fn long_keys() {
+    let body = |length: usize| [b"{\"", &vec![b'k'; length][..], b"\":1}"].concat();
+    assert!(parse([&body(MAX_KEY_BYTES)[..]], 1024).is_ok());
+    let long = body(10 << 20);
+    let found = error(&long);
+    assert_eq!((found.kind, found.offset), (ErrorKind::KeyTooLong, 2 + MAX_KEY_BYTES as u64));
+    assert_eq!(parse(long.chunks(4099), 1024).err(), Some(found));
+    let escapes = [b"{\"", &b"\\n".repeat(MAX_KEY_BYTES)[..]].concat();
+    assert_eq!(error(&escapes).offset, 2 + MAX_KEY_BYTES as u64);
+}
+
+#[test]
+fn long_lists() {
+    for key in ["prompt_token_ids", "generation_log_probs"] {
+        let head = format!(r#"{{"response":{{"output":[{{"{key}":["#);
+        let body = [head.as_bytes(), &b"1,".repeat(usize::try_from(MAX_LIST_TOKENS).expect("small") + 2)].concat();
+        let found = error(&body);
+        assert_eq!((found.kind, found.offset), (ErrorKind::ListTooLong, head.len() as u64 + 2 * MAX_LIST_TOKENS));
+        assert_eq!(parse(body.chunks(100_003), 1024).err(), Some(found));
+    }
+}
+
+#[test]
+fn a_limit_on_the_body() {
+    let body = br#"{"a": [1, 2, 3]} "#;
+    let limited = |limit: usize, size: usize| {
+        let settings =
+            Settings { fork_threshold_tokens: 0, branches: Branches::Linear, max_body_bytes: Some(limit as u64) };
+        let mut parser = RunParser::new(settings);
+        body.chunks(size).try_for_each(|chunk| parser.feed(chunk)).and_then(|()| parser.finish().map(|_| ())).err()
+    };
+    for size in 1..=body.len() {
+        assert_eq!(limited(body.len(), size), None);
+        let found = limited(9, size).expect("too large");
+        assert_eq!((found.kind, found.offset), (ErrorKind::BodyTooLarge(9), 9));
+        assert_eq!(found.path_text(), "a[1]");
+    }
+}
+
+#[test]
+fn long_white_space_between_ids_is_not_held() {
+    let space = " \n".repeat(1 << 16);
+    let item =
+        |ids: &str| format!(r#"{{"prompt_token_ids":[{ids}],"generation_token_ids":[9],"generation_log_probs":[-1]}}"#);
+    let body = |gap: &str| {
+        let (first, next) = (item(&format!("1{gap},2,{gap}3{gap}")), item(&format!("1,2{gap},3,9{gap},4")));
+        format!(r#"{{"response":{{"output":[{first},{next}]}}}}"#)
+    };
+    let (spaced, plain) = (body(&space), body(""));
+    let (_, expected) = parse([plain.as_bytes()], 1024).expect("a sound body");
+    for size in [1, 63, 64, 65, 4096, spaced.len()] {
+        let (_, found) = parse(spaced.as_bytes().chunks(size), 1024).expect("a sound body");
+        assert_eq!((&found.rows, &found.turns), (&expected.rows, &expected.turns));
+    }
+    let mut loom = Loom::new(1024, Branches::Linear);
+    Scanner::default().feed(spaced.as_bytes(), &mut loom).expect("a sound body");
+    assert!(loom.held().text.len() < 8 * MAX_KEPT_SPACE, "{} bytes are held", loom.held().text.len());
 }
 
 #[test]

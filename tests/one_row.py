@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import pickle
 
@@ -29,6 +30,14 @@ async def send(agent, row=ROW, **settings) -> turnloom.Rollout:
     url = agent if isinstance(agent, str) else agent.url
     async with turnloom.GymClient({"math": url}, **settings) as gym:
         return await gym.run(row, **SAMPLING)
+
+
+async def until_no_byte_moves(gym: turnloom.GymClient) -> None:
+    """Until the server, or a full buffer, lets nothing more through."""
+    before = -1.0
+    while gym._byte_moved_at != before:
+        before = gym._byte_moved_at
+        await asyncio.sleep(0.1)
 
 
 def assert_failed(rollout: turnloom.Rollout, outcome: str) -> None:

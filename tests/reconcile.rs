@@ -10,7 +10,7 @@
 
 mod support;
 
-use _native::weave::{Row, Transition};
+use _native::weave::{self, Row, Transition, Woven};
 use proptest::prelude::*;
 use support::{Call, body, parse, woven};
 
@@ -127,6 +127,35 @@ fn calls<'a>(turns: &'a [Turn], log_probs: &'a [&'a str]) -> Vec<Call<'a>> {
     turns.iter().map(|(prompt, generation)| Call(prompt, generation, &log_probs[..generation.len()])).collect()
 }
 
+/// The trained turns of a row, as the turns tell it.
+fn spans_of(woven: &Woven, row: usize) -> Vec<[i64; 3]> {
+    let inside = |turn: &&(usize, &weave::Turn)| turn.1.row == Some(row) && !turn.1.span.is_empty();
+    let turns: Vec<_> = woven.turns.iter().enumerate().collect();
+    turns
+        .iter()
+        .filter(inside)
+        .map(|(number, turn)| [*number as i64, turn.span.start as i64, turn.span.end as i64])
+        .collect()
+}
+
+#[test]
+fn a_row_tells_which_turn_its_trained_tokens_are_of() {
+    // The second turn is realigned to nothing, the third in part; the fourth has no usable logprob, the fifth one.
+    let turns: &[(&[i64], &[i64], &[&str])] = &[
+        (&[1], &[2, 3], &["-1", "-1"]),
+        (&[1, 2, 3, 4], &[5], &["-1"]),
+        (&[1, 2, 3, 4, 6], &[7, 8], &["-1", "-1"]),
+        (&[1, 2, 3, 4, 6, 7, 9], &[10], &["null"]),
+        (&[1, 2, 3, 4, 6, 7, 9, 10], &[11, 12], &["null", "-1"]),
+        (&[2], &[3], &["-1"]),
+    ];
+    let calls: Vec<_> = turns.iter().map(|(prompt, generation, probs)| Call(prompt, generation, probs)).collect();
+    let woven = woven(&body(&calls, ","), 1024);
+    assert_eq!(woven.rows[0].turn_spans, [[0, 1, 3], [2, 5, 6], [4, 8, 10]]);
+    assert_eq!(woven.rows[0].completion_mask, [0, 1, 1, 0, 0, 1, 0, 0, 0, 1]);
+    assert_eq!(woven.rows[1].turn_spans, [[5, 1, 2]]);
+}
+
 #[test]
 fn table() {
     for (name, threshold, turns, transitions, rows) in CASES {
@@ -136,10 +165,12 @@ fn table() {
             assert_eq!(found, *transitions, "{name}");
             let expected: Vec<Row> = rows
                 .iter()
-                .map(|(ids, mask)| Row {
+                .enumerate()
+                .map(|(number, (ids, mask))| Row {
                     input_ids: ids.to_vec(),
                     completion_mask: mask.to_vec(),
                     old_log_probs: mask.iter().map(|&mask| if mask == 1 { -0.5 } else { 0.0 }).collect(),
+                    turn_spans: spans_of(&woven, number),
                 })
                 .collect();
             assert_eq!(woven.rows, expected, "{name}, separator {separator:?}");

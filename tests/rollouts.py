@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 import grammar
 import reference
 import turnloom
@@ -72,11 +74,28 @@ def answer(*items: Any, response: dict[str, Any] | None = None, **fields: Any) -
 # Taking results apart
 
 
+def arrays_of(row: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The three arrays of a row, or of a tuple that begins with them."""
+    if isinstance(row, turnloom.TrainingRow):
+        return row.input_ids, row.completion_mask, row.old_log_probs
+    ids, mask, logprobs, *_ = row
+    return ids, mask, logprobs
+
+
 def rows_of(rows: Iterable[Any]) -> list[tuple[list[int], list[int], bytes, tuple[str, ...]]]:
     """Rows as plain values, logprobs as their bits."""
     return [
         (ids.tolist(), mask.tolist(), logprobs.tobytes(), (str(ids.dtype), str(mask.dtype), str(logprobs.dtype)))
-        for ids, mask, logprobs in rows
+        for ids, mask, logprobs in map(arrays_of, rows)
+    ]
+
+
+def spans_of(turns: Iterable[tuple[int | None, int, int]], row: int, mask: np.ndarray) -> list[list[int]]:
+    """What a row's `turn_spans` must be, from (row, start, end) of all turns of its rollout."""
+    return [
+        [number, start, end]
+        for number, (place, start, end) in enumerate(turns)
+        if place == row and mask[start:end].any()
     ]
 
 
@@ -88,6 +107,7 @@ def everything(rollout: turnloom.Rollout) -> dict[str, Any]:
         "reward": rollout.reward,
         "rows": rows_of(rollout.rows),
         "unscored_rows": rows_of(rollout.unscored_rows),
+        "turn_spans": [row.turn_spans.tolist() for row in (*rollout.rows, *rollout.unscored_rows)],
         "turns": rollout.turns,
         "drift": rollout.drift,
         "defects": rollout.defects,
@@ -122,6 +142,9 @@ def assert_as_reference(body: bytes, fork_threshold_tokens: int = 1024, branches
     residual, members, response, rows, turns, defects, drift, lost = parser.finish()
     assert rows_of(rows) == rows_of(expected[3])
     assert turns == expected[4]
+    for number, (_, mask, _, spans) in enumerate(rows):
+        assert spans.tolist() == spans_of([turn[6:9] for turn in turns], number, mask)
+        assert (spans.dtype, spans.shape[1]) == (np.int64, 3)
     assert [defect[:3] for defect in defects] == [defect[:3] for defect in expected[5]]
     assert drift == expected[6]
     assert [(number, ids.tolist()) for number, ids in lost] == [(number, ids.tolist()) for number, ids in expected[7]]

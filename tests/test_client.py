@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tracemalloc
 
+import httpx
 import pytest
 
 import turnloom
@@ -93,7 +94,7 @@ async def test_an_agent_that_there_is_not_is_the_callers_mistake(agent_ref):
             await send(gym, agent_ref=agent_ref)
 
 
-@pytest.mark.parametrize("seconds", [0, -1, 0.0, float("nan"), float("-inf"), True, "5", [1]])
+@pytest.mark.parametrize("seconds", [0, -1, 0.0, float("nan"), float("-inf"), 10**400, True, "5", [1]])
 @pytest.mark.parametrize("name", ["run_timeout", "deadline"])
 def test_a_bound_is_a_number_above_zero_or_none(name, seconds):
     with pytest.raises(turnloom.ConfigError, match=name):
@@ -102,27 +103,10 @@ def test_a_bound_is_a_number_above_zero_or_none(name, seconds):
     turnloom.GymClient({"math": "http://127.0.0.1:1"}, **{name: float("inf")})
 
 
-@pytest.mark.parametrize(
-    "agent_servers",
-    [
-        {},
-        None,
-        ["http://127.0.0.1:1"],
-        {"math": None},
-        {"math": ""},
-        {"math": "127.0.0.1:8001"},
-        {"math": "localhost"},
-        {"math": "ftp://127.0.0.1"},
-        {"math": "http://"},
-        {"math": "http://:8001"},
-        {"math": "http://127.0.0.1:99999"},
-        {"math": "http://127.0.0.1:0"},
-        {"math": "http://[::1"},
-    ],
-)
-def test_agent_servers_are_urls_by_name(agent_servers):
-    with pytest.raises(turnloom.ConfigError):
-        turnloom.GymClient(agent_servers)
+@pytest.mark.parametrize("transport", [3, "http", httpx.HTTPTransport, httpx.HTTPTransport(), object()])
+def test_a_transport_is_an_asynchronous_one_of_httpx(transport):
+    with pytest.raises(turnloom.ConfigError, match="transport"):
+        turnloom.GymClient({"math": "http://127.0.0.1:1"}, transport=transport)
 
 
 def test_the_parsers_settings_are_checked_at_once():
@@ -136,45 +120,6 @@ async def test_a_row_that_is_none_is_the_callers_mistake(row):
         with pytest.raises(turnloom.ConfigError):
             await gym.run(row, **SAMPLING)
         assert agent.calls == []
-
-
-async def test_a_client_runs_rows_only_while_it_is_open():
-    gym = turnloom.GymClient({"math": "http://127.0.0.1:1"})
-    with pytest.raises(turnloom.ConfigError, match="async with"):
-        await send(gym)
-    async with gym:
-        with pytest.raises(turnloom.ConfigError, match="open already"):
-            await gym.__aenter__()
-    with pytest.raises(turnloom.ConfigError, match="async with"):
-        await send(gym)
-
-
-async def test_a_client_can_be_opened_again():
-    async with FakeAgent(ANSWER) as agent:
-        gym = turnloom.GymClient({"math": agent.url})
-        for _ in range(2):
-            async with gym:
-                assert (await send(gym)).outcome == "ok"
-
-
-async def test_a_url_may_have_a_path_and_a_slash_at_its_end():
-    async with FakeAgent(ANSWER) as agent:
-        async with turnloom.GymClient({"slash": agent.url + "/", "path": agent.url + "/gym/math"}) as gym:
-            assert (await send(gym, agent_ref={"name": "slash"})).outcome == "ok"
-            lost = await send(gym, agent_ref={"name": "path"})
-        assert lost.error.status == 404
-        assert f"{agent.url}/gym/math/run" in lost.reason
-
-
-async def test_a_password_in_the_url_is_sent_and_never_told():
-    async with FakeAgent({"reward": 1.0}) as agent:
-        url = agent.url.replace("http://", "http://me:s%40cret@")
-        async with turnloom.GymClient({"math": url}) as gym:
-            rollout = await send(gym)
-        assert agent.calls[0].headers["authorization"] == "Basic bWU6c0BjcmV0"
-    assert rollout.outcome == "agent_failure"
-    assert "cret" not in rollout.reason
-    assert "127.0.0.1" in rollout.reason
 
 
 # --- Reasons ---
@@ -248,7 +193,7 @@ async def test_proxies_of_the_environment_are_left_alone_unless_asked_for(monkey
         assert (agent.connections, proxy.connections) == (1, 1)
 
 
-# --- Many, large, cancelled, closed ---
+# --- Many, large, cancelled ---
 
 
 async def test_200_rollouts_at_once_each_have_a_connection():
@@ -313,19 +258,6 @@ async def test_cancelling_closes_the_socket_and_leaves_no_task():
         await agent.until(lambda agent: agent.open_connections == 0)
         assert asyncio.all_tasks() <= before | set(rollouts)
     assert seen == [0, 0, 0]
-
-
-async def test_closing_the_client_ends_what_is_under_way():
-    async def silent(call):
-        await call.body()
-        await call.gone()
-
-    async with FakeAgent(silent) as agent:
-        async with turnloom.GymClient({"math": agent.url}) as gym:
-            rollout = asyncio.create_task(send(gym))
-            await agent.until(lambda agent: len(agent.calls) == 1)
-        assert (await rollout).outcome == "disconnected"
-        await agent.until(lambda agent: agent.open_connections == 0)
 
 
 def test_importing_turnloom_imports_no_http_library():

@@ -50,6 +50,7 @@ THEN_CLOSED = {
     "a bad header": (response(BODY, "bad header"), "disconnected"),
     "a bad content-length": (response(BODY, "content-length: many"), "disconnected"),
     "two content-lengths": (response(BODY, "content-length: 1", "content-length: 2"), "disconnected"),
+    "1000 headers": (sized(BODY, None, *(f"x-{number}: y" for number in range(1000))), "ok"),
     "a header of 2 MB": (sized(BODY, None, "set-cookie: " + "c" * 2_000_000), "disconnected"),
     "a bad chunk size": (chunked(HALF, end=b"xyz\r\n"), "disconnected"),
     "a body that goes on after its end": (sized(BODY, len(HALF)), "disconnected"),
@@ -188,7 +189,9 @@ async def test_an_error_that_never_ends_is_the_error_that_it_began_as(settings):
     ("status", "said"),
     [
         (201, "only a 200"),
-        (302, "redirect"),
+        (302, "a redirect"),
+        (304, "not modified"),
+        (305, "only a 200"),
         (404, "not the URL of an agent"),
         (422, "this row"),
         (500, "reports an error"),
@@ -233,3 +236,11 @@ async def test_the_real_gyms_errors():
             rollout = await send(agent)
         assert_failed(rollout, "http_error")
         assert (rollout.error.status, rollout.error.body) == (entry["status"], body[:2000].decode("utf-8", "replace"))
+
+
+async def test_a_body_larger_than_allowed_is_malformed():
+    async with FakeAgent(ANSWER) as agent:
+        assert (await send(agent, max_body_bytes=len(BODY))).outcome == "ok"
+        rollout = await send(agent, max_body_bytes=100)
+    assert_failed(rollout, "malformed")
+    assert "max_body_bytes=100" in rollout.reason

@@ -11,7 +11,7 @@ import time
 import pytest
 
 import turnloom
-from one_row import BIG_ROW, BODY, ROW, SAMPLING, assert_failed, response, send, sized
+from one_row import BIG_ROW, BODY, ROW, SAMPLING, assert_failed, response, send, sized, until_no_byte_moves
 from turnloom.testing import FakeAgent
 
 
@@ -26,14 +26,6 @@ def client_sockets(agent: FakeAgent) -> int:
 
 
 HALF = BODY[: len(BODY) // 2]
-
-
-async def until_no_byte_moves(gym: turnloom.GymClient) -> None:
-    """Until buffers are full, and sending is stuck."""
-    before = -1.0
-    while gym._byte_moved_at != before:
-        before = gym._byte_moved_at
-        await asyncio.sleep(0.1)
 
 
 async def until_closed(agent: FakeAgent) -> None:

@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 
 import make_corpus
 import turnloom
+from grammar import Grammar
 from rollouts import ROOMY, Raw, answer, everything, feed, not_json_at, rows_of, turn, write
 from strategies import bodies, damaged
 from turnloom import _native
+from turnloom._parse import Branches
 
 SMALL_BODIES = sorted((Path(__file__).parent / "data").glob("*.json"), key=lambda path: path.stat().st_size)
 
@@ -57,6 +59,25 @@ def test_each_cut_in_two(path: Path) -> None:
     assert expected[3] or path.stem == "no_ids"
     for cut in range(len(body) + 1):
         assert core_tells(body, [cut]) == expected, f"cut at {cut}"
+
+
+@pytest.mark.parametrize("branches", ["linear", "best"])
+@pytest.mark.parametrize("path", SMALL_BODIES, ids=[path.stem for path in SMALL_BODIES])
+def test_each_early_end(path: Path, branches: Branches) -> None:
+    """A body that stops anywhere is malformed there and says so; one that lacks only its last line end is whole."""
+    body = path.read_bytes()
+    whole = everything(turnloom.parse_run(body, branches=branches))
+    read = Grammar()
+    for end in range(len(body)):
+        if end < len(body.rstrip()):
+            with pytest.raises(turnloom.MalformedBody, match="ends early") as caught:
+                feed(body[:end], pieces(body[:end], 100), branches=branches)
+            error = caught.value
+            place = (end, body.count(b"\n", 0, end) + 1, end - body.rfind(b"\n", 0, end), read.path)
+            assert (error.offset, error.line, error.column, error.path) == place
+        else:
+            assert everything(turnloom.parse_run(body[:end], branches=branches)) == whole
+        read.feed(body[end : end + 1])
 
 
 @pytest.mark.parametrize("body", [ODD, write({"response": {"output": []}, "é\ud800": "\ud83d\ude00"}, ROOMY).encode()])

@@ -205,7 +205,8 @@ async def test_sampled_logprobs_are_those_of_a_plain_forward(agent_url: str) -> 
             {name: value for name, value in rollout.metrics.items() if name.startswith("reward_components/")}
         )
         assert (rollout.document["item"], len(rollout.turns)) == (row["item"], 2)
-        for ids, mask, log_probs in rollout.rows:
+        for trained in rollout.rows:
+            ids, mask, log_probs = trained.input_ids, trained.completion_mask, trained.old_log_probs
             with torch.inference_mode():
                 logits = model(input_ids=torch.from_numpy(ids)[None]).logits[0, :-1]
             expected = logits.log_softmax(-1).gather(1, torch.from_numpy(ids)[1:, None])[:, 0].numpy()

@@ -68,7 +68,7 @@ def environment() -> dict[str, str]:
 def test_a_signal_raises_and_kills_the_children(tmp_path: Path, number: signal.Signals) -> None:
     process, child = guarded(tmp_path, 60)
     process.send_signal(number)
-    _, errors = process.communicate(timeout=5)
+    _, errors = process.communicate(timeout=20)
     assert errors.rstrip().endswith("KeyboardInterrupt")
     assert not is_alive(child)
 
@@ -76,14 +76,14 @@ def test_a_signal_raises_and_kills_the_children(tmp_path: Path, number: signal.S
 def test_who_does_not_leave_after_a_signal_is_made_to(tmp_path: Path) -> None:
     process, child = guarded(tmp_path, 60, "stubborn")
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=5)
+    process.communicate(timeout=20)
     assert process.returncode == 128 + signal.SIGINT
     assert not is_alive(child)
 
 
 def test_a_run_that_stands_still_says_where_and_ends(tmp_path: Path) -> None:
     process, child = guarded(tmp_path, 0.5)
-    said, _ = process.communicate(timeout=10)
+    said, _ = process.communicate(timeout=20)
     assert process.returncode == 1
     assert "nothing has happened" in said
     assert "since: starting" in said

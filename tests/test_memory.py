@@ -15,6 +15,7 @@ import torch
 import make_corpus
 import turnloom
 from rollouts import answer, rows_of, turn
+from rollouts import arrays_of as arrays_of_row
 
 ROOT = Path(__file__).resolve().parents[1]
 MEGABYTE = 1_000_000
@@ -138,7 +139,7 @@ def test_parsing_again_and_again_keeps_nothing() -> None:
 
 
 def arrays_of(rollout: turnloom.Rollout) -> list[np.ndarray]:
-    return [array for row in rollout.rows for array in row]
+    return [array for row in rollout.rows for array in (*arrays_of_row(row), row.turn_spans)]
 
 
 def test_arrays_are_writable_and_outlive_everything() -> None:
@@ -151,7 +152,7 @@ def test_arrays_are_writable_and_outlive_everything() -> None:
     body[:] = b" " * len(body)
     del body, parser, rollout
     gc.collect()
-    assert rows_of([arrays[:3], arrays[3:]]) == told
+    assert rows_of([arrays[:4], arrays[4:]]) == told
     for array in arrays:
         assert array.flags.writeable
         assert array.flags.c_contiguous

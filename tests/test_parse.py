@@ -354,3 +354,24 @@ def test_settings_out_of_range(settings: dict[str, Any]) -> None:
 def test_any_threshold() -> None:
     for threshold in (-(10**30), 10**30):
         assert turnloom.parse_run(BODY, fork_threshold_tokens=threshold).outcome == "ok"
+
+
+@pytest.mark.parametrize("size", [1, 7, len(BODY)])
+def test_a_body_larger_than_allowed_is_malformed(size: int) -> None:
+    def fed(body: bytes, limit: int | None) -> turnloom.Rollout:
+        parser = turnloom.RunParser(max_body_bytes=limit)
+        for start in range(0, len(body), size):
+            parser.feed(body[start : start + size])
+        return parser.finish()
+
+    assert everything(fed(BODY, len(BODY))) == everything(fed(BODY, None))
+    with pytest.raises(turnloom.MalformedBody, match="max_body_bytes=40 ") as error:
+        fed(BODY, 40)
+    assert error.value.offset == 40
+    broken = BODY[:20] + b"\x00" + BODY[21:]
+    with pytest.raises(turnloom.MalformedBody) as error:
+        fed(broken, 40)
+    assert error.value.offset == 20
+    for limit in (0, -1):
+        with pytest.raises(turnloom.ConfigError, match="max_body_bytes"):
+            turnloom.parse_run(BODY, max_body_bytes=limit)

@@ -1,7 +1,9 @@
 """How a 200 is judged: each outcome by an answer that ends so."""
 
+import inspect
 import json
 import math
+import sys
 from typing import Any
 
 import pytest
@@ -44,7 +46,7 @@ def test_a_200_that_carries_a_failure(fields: dict[str, Any], told: str) -> None
         ({"response": [TURN]}, "not an object"),
         ({"response": "x", "error": "no such model"}, "no such model"),
         ({"response": {}}, "no response.output"),
-        *((document, "no `response`") for document in ({}, [], "An unknown error occurred", None, 7, {"reward": 1.0})),
+        *((document, "no `response`") for document in ({}, {"reward": 1.0})),
     ],
 )
 def test_a_200_without_a_response(document: Any, told: str) -> None:
@@ -213,3 +215,46 @@ def test_text_never_costs_a_rollout() -> None:
     assert rollout.turns[1].item_index == len(odd) + 1
     assert len(rollout.output) == 2 * len(odd) + 2
     assert isinstance(rollout.messages(), list)
+
+
+@pytest.mark.parametrize("document", [None, 7, [], "Internal"])
+def test_an_answer_that_is_no_object_says_what_it_is(document: Any) -> None:
+    rollout = turnloom.parse_run(json.dumps(document))
+    assert (rollout.outcome, rollout.reason) == (
+        "agent_failure",
+        f"the answer is {json.dumps(document)}, not an object",
+    )
+
+
+def test_components_with_an_underscore_are_no_metrics() -> None:
+    body = answer(turn([1], [2]), reward_components={"_hidden": 1, "right": True, "words": "no"}, steps=3, name="x")
+    assert turnloom.parse_run(body).metrics == {"reward_components/right": 1.0, "steps": 3.0}
+
+
+def test_a_large_output_is_not_decoded_for_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    item = {"type": "message", "role": "assistant", "content": "x" * 2_000_000}
+    body = json.dumps({"reward": 1, "response": {"output": [item]}}).encode()
+    decoded: list[int] = []
+    loads = json.loads
+    monkeypatch.setattr(json, "loads", lambda text: decoded.append(len(text)) or loads(text))
+    assert "bytes of them" in str(turnloom.parse_run(body).reason)
+    assert sum(decoded) < 1000
+
+
+@pytest.mark.parametrize("chunk", [3, "text", [123, 125], {}, None])
+def test_what_is_not_bytes_is_refused(chunk: Any) -> None:
+    with pytest.raises(TypeError, match="bytes-like"):
+        turnloom.RunParser().feed(chunk)
+
+
+def test_a_deep_document_decodes_from_a_deep_stack() -> None:
+    body = b'{"a":' + b"[" * 511 + b"]" * 511 + b"}"
+
+    def deep(frames: int) -> Any:
+        return deep(frames - 1) if frames else turnloom.parse_run(body).document
+
+    document = deep(sys.getrecursionlimit() - 150 - len(inspect.stack()))["a"]
+    depth = 1
+    while document:
+        (document,), depth = document, depth + 1
+    assert depth == 511

@@ -12,7 +12,7 @@ import make_corpus
 import pure_python
 import reference
 import turnloom
-from rollouts import Raw, answer, assert_as_reference, feed, rows_of, turn
+from rollouts import Raw, answer, assert_as_reference, feed, rows_of, spans_of, turn
 from strategies import BRANCHES, THRESHOLDS, Told, conversations
 
 # name: (threshold, turns as (prompt, output, mask), rows as (ids, mask), what is not 0 in the counts)
@@ -205,7 +205,7 @@ def _mask_and_logprobs(output: list[int], mask: list[int] | None = None) -> tupl
 def test_case(name: str) -> None:
     threshold, turns, rows, counts = CASES[name]
     rollout = by_core(turns, threshold)
-    assert [(ids.tolist(), mask.tolist()) for ids, mask, _ in rollout.rows] == rows
+    assert [(row.input_ids.tolist(), row.completion_mask.tolist()) for row in rollout.rows] == rows
     expected = counts | {"transitions": max(len(turns) - 1, 0)}
     assert {count: value for count in rollout.drift.__slots__ if (value := getattr(rollout.drift, count))} == {
         count: value for count, value in expected.items() if value
@@ -236,9 +236,11 @@ def test_any_conversation(told: list[Told], threshold: int) -> None:
     sequences, tally = _chain_to_sequences(
         [TurnRecord(prompt, output, logprobs, mask) for prompt, output, mask, logprobs in as_trl], "r", threshold
     )
-    assert [ids.tolist() for ids, _, _ in rollout.rows] == [sequence.input_ids for sequence in sequences]
-    assert [mask.tolist() for _, mask, _ in rollout.rows] == [sequence.completion_mask for sequence in sequences]
-    assert [logprobs.tobytes() for _, _, logprobs in rollout.rows] == [
+    assert [row.input_ids.tolist() for row in rollout.rows] == [sequence.input_ids for sequence in sequences]
+    assert [row.completion_mask.tolist() for row in rollout.rows] == [
+        sequence.completion_mask for sequence in sequences
+    ]
+    assert [row.old_log_probs.tobytes() for row in rollout.rows] == [
         np.asarray(sequence.old_log_probs, np.float32).tobytes() for sequence in sequences
     ]
     rows, counts = reference.reconcile(turns, threshold)
@@ -277,7 +279,10 @@ def test_a_turn_says_where_its_tokens_stand(told: list[Told], threshold: int, br
             row = rollout.rows[one.row]
             assert row.input_ids[one.start : one.end].tolist() == call.output[: one.end - one.start]
             covered[one.row][one.start : one.end] += 1
-    for row, times in zip(rollout.rows, covered, strict=True):
+    places = [(one.row, one.start, one.end) for one in rollout.turns]
+    for number, (row, times) in enumerate(zip(rollout.rows, covered, strict=True)):
+        assert row.turn_spans.tolist() == spans_of(places, number, row.completion_mask)
+        assert (row.rollout_id, row.turn_count) == (rollout.id, len(rollout.turns))
         assert times.max(initial=0) <= 1
         assert (times >= row.completion_mask).all(), "a trained token that no turn generated"
     assert rollout.generated_ids() == [token for one in rollout.turns for token in told[one.item_index].output]

@@ -43,6 +43,7 @@ async def test_the_session_has_every_setting_while_it_is_used():
         assert isinstance(session.cookie_jar, aiohttp.DummyCookieJar)
         assert session._read_bufsize == _transport.CHUNK_SIZE
         assert session._max_field_size == _transport.MAX_HEADER_BYTES
+        assert getattr(session, "_max_headers", _transport.MAX_HEADERS) == _transport.MAX_HEADERS
         assert session.trust_env is False
         assert gym._http.follow_redirects is False
         assert gym._http.timeout.read is gym._http.timeout.write is None

@@ -162,6 +162,15 @@ async def test_only_the_turns_wanted_are_trained() -> None:
     assert [sample.advantage for sample in samples] == pytest.approx([2**0.5, -(2**-0.5)])
 
 
+async def test_a_function_that_wants_no_turn_leaves_the_loop_at_work_and_is_told_of(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with running(answering(scored(1.0, ONE_TURN)), dataset_of({}), train_turn_fn=later_turn) as run:
+        await run.agent.until(lambda agent: len(agent.calls) == 90)
+        assert run.loop.rollout_buffer.empty()
+    assert [message for message in caplog.messages if "train_turn_fn has refused every turn" in message]
+
+
 async def test_a_prompt_is_filled_in_and_kept_where_there_is_one() -> None:
     rows = [
         {"responses_create_params": {"input": [{"role": "user", "content": "listed"}]}},
@@ -232,6 +241,8 @@ async def test_stopping_gives_up_what_is_in_flight() -> None:
     assert run.loop._ledger.metrics.counts() == {
         "nemo_gym/rollouts_total": 3,
         "nemo_gym/outcome/cancelled_total": 3,
+        "nemo_gym/agent/math/rollouts_total": 3,
+        "nemo_gym/agent/math/outcome/cancelled_total": 3,
     }
     assert run.loop.rollout_buffer.empty()
 
@@ -250,6 +261,12 @@ async def test_an_unknown_agent_in_a_stream_of_rows_ends_the_run() -> None:
     stream = dataset_of({}, {"agent_ref": {"name": "chess"}}).to_iterable_dataset()
     with pytest.raises(turnloom.ConfigError, match="agents: math"):
         async with running(answering(scored(1.0)), stream) as run:
+            await run.work
+
+
+async def test_what_is_no_row_in_a_stream_ends_the_run() -> None:
+    with pytest.raises(turnloom.ConfigError, match=r"a row is a mapping.* not str"):
+        async with running(answering(scored(1.0)), iter(["{}"])) as run:
             await run.work
 
 

@@ -1,5 +1,6 @@
 """The worker for TRL: its settings, the TRL it takes, and how its process ends."""
 
+import functools
 import importlib.metadata
 import json
 import multiprocessing
@@ -15,7 +16,9 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+from datasets import DatasetDict
 
 import turnloom
 from trl_loops import answering, broken_reward, dataset_of, later_turn, make_loop, make_tokenizer, scored
@@ -65,9 +68,29 @@ def test_unknown_agents_are_found_when_the_worker_is_made() -> None:
         ({"lora_name": "mine"}, "lora_name"),
         ({"run_timeout": 0}, "run_timeout"),
         ({"deadline": -1.0}, "deadline"),
+        ({"run_timout": 3}, r"no setting 'run_timout' \(did you mean 'run_timeout'"),
+        ({"zzz": 3, "num_generation": 4}, r"no setting 'zzz', 'num_generation' \(did you mean 'num_generations'\?\)"),
+        ({"rollout_buffer": None}, "no setting 'rollout_buffer'"),
+        ({"fork_threshold_tokens": 1.5}, r"fork_threshold_tokens=1\.5"),
+        ({"num_generations": 0}, "num_generations=0: an integer of at least 1"),
+        ({"max_inflight_tasks": 2.5}, r"max_inflight_tasks=2\.5"),
+        ({"score_queue_maxsize": None}, "score_queue_maxsize=None"),
+        ({"dataset_start_index": True}, "dataset_start_index=True"),
+        ({"reward_funcs": "acc"}, "reward_funcs='acc'"),
+        ({"reward_funcs": None}, "reward_funcs=None"),
+        ({"reward_funcs": [broken_reward, "acc"]}, "reward_funcs has 'acc', which is no function"),
+        ({"dataset": None}, "dataset=None"),
+        ({"dataset": DatasetDict(train=dataset_of({}))}, "a DatasetDict of train"),
+        ({"processing_class": None}, "processing_class=None: the tokenizer itself"),
+        ({"processing_class": "Qwen/Qwen3-4B"}, "processing_class='Qwen/Qwen3-4B': the tokenizer itself"),
+        ({"max_tokens": 0}, "max_tokens=0"),
+        ({"temperature": float("nan")}, "temperature=nan"),
+        ({"top_p": 0.0}, r"top_p=0\.0"),
+        ({"train_turn_fn": lambda turn: True}, r"train_turn_fn=<function .*lambda.*module-level function"),
+        ({"train_turn_fn": "later"}, "train_turn_fn='later': a function"),
     ],
 )
-def test_settings_that_no_agent_could_follow_are_refused(settings: dict[str, Any], said: str) -> None:
+def test_settings_that_cannot_work_are_refused_when_the_worker_is_made(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(turnloom.ConfigError, match=said):
         make_worker(**settings)
 
@@ -78,6 +101,24 @@ def test_the_number_of_tokens_has_to_be_said() -> None:
         NemoGymRolloutWorker({"math": "http://127.0.0.1:9"}, dataset=dataset_of({}), processing_class=make_tokenizer())
     make_worker(top_k=0, min_p=None, repetition_penalty=1.0)
     make_worker(top_k=-1, min_p=0.0)
+
+
+@pytest.mark.usefixtures("on_cpu")
+def test_every_setting_of_trls_worker_and_of_ours_is_known() -> None:
+    """Whatever the loop would take, the worker lets through, numbers of numpy too."""
+    worker = make_worker(
+        num_generations=np.int64(2),
+        temperature=np.float32(0.5),
+        score_queue_maxsize=2,
+        child_ready_timeout=9,
+        queue_maxsize=3,
+        branches="best",
+        train_turn_fn=functools.partial(later_turn),
+        reward_funcs=(broken_reward,),
+    )
+    assert worker._loop_kwargs["reward_funcs"] == [broken_reward]
+    with pytest.raises(turnloom.ConfigError, match="module-level function"):
+        make_worker(train_turn_fn=functools.partial(lambda wanted, turn: wanted, True))
 
 
 @pytest.mark.usefixtures("on_cpu")
@@ -220,14 +261,14 @@ def test_the_classes_are_found_by_name() -> None:
         assert pickle.loads(pickle.dumps(cls)) is cls
         assert cls.__module__ == rollout.__name__
     assert NemoGymRolloutWorker._loop_cls is NemoGymRolloutLoop
-    assert sorted(rollout.__all__) == rollout.__all__
+    assert not {"NemoGymRolloutLoop", "NemoGymRolloutWorker"} & set(rollout.__all__), "import * needs no TRL"
     with pytest.raises(AttributeError, match="no attribute 'Worker'"):
         _ = rollout.Worker
 
 
-def test_the_functions_need_no_trl() -> None:
-    names = ("agent_request", "messages_from_agent_output", "turns_from_agent_output")
-    code = f"import sys\nfrom turnloom.integrations.nemo_gym.rollout import {', '.join(names)}\n"
+@pytest.mark.parametrize("names", ["agent_request, messages_from_agent_output, turns_from_agent_output", "*"])
+def test_the_functions_need_no_trl(names: str) -> None:
+    code = f"import sys\nfrom turnloom.integrations.nemo_gym.rollout import {names}\nturns_from_agent_output([])\n"
     heavy = "{'trl', 'torch', 'transformers', 'datasets', 'httpx', 'aiohttp'} & set(sys.modules)"
     done = subprocess.run([sys.executable, "-c", f"{code}print({heavy})"], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
@@ -250,6 +291,20 @@ def test_a_missing_trl_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> 
         _trl_version.check_trl_version()
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "1.16.3")
     _trl_version.check_trl_version()
+
+
+def test_without_trl_asking_for_a_class_tells_why() -> None:
+    code = (
+        "import sys, importlib.metadata as found\n"
+        "def version(name): raise found.PackageNotFoundError(name)\n"
+        "found.version = version\n"
+        "from turnloom.integrations.nemo_gym.rollout import *\n"
+        "agent_request, messages_from_agent_output, turns_from_agent_output\n"
+        "try:\n    from turnloom.integrations.nemo_gym.rollout import NemoGymRolloutWorker\n"
+        "except ImportError as error:\n    print(type(error).__name__, error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("UnsupportedTrl TRL is missing")
 
 
 def test_a_trl_without_a_hook_is_refused() -> None:

@@ -1,6 +1,6 @@
 """NeMo Gym rollouts into training rows, parsed natively while they download."""
 
-from turnloom._batch import PackedBatch, PaddedBatch, PromptCompletionBatch, pack, pad, pad_prompt_completion
+from turnloom._batch import PackedBatch, PaddedBatch, PromptCompletionBatch, pack, pad, pad_prompt_completion, spread
 from turnloom._client import GymClient
 from turnloom._exceptions import (
     AgentDisconnected,
@@ -52,4 +52,5 @@ __all__ = [
     "pad",
     "pad_prompt_completion",
     "parse_run",
+    "spread",
 ]

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
 from turnloom._exceptions import ConfigError
-from turnloom._gym import agent_of, agent_request, item_type, prompt_of, skipped_item_types
+from turnloom._gym import agent_of, agent_request, check_row, gym_row, item_type, prompt_of, skipped_item_types
 from turnloom._rollout import Outcome, Rollout, TrainingRow, Turn
 
 logger = logging.getLogger("turnloom")
@@ -24,11 +24,17 @@ logger = logging.getLogger("turnloom")
 PREFIX: Final = "nemo_gym"
 """Every metric's name begins with it."""
 
+UNKNOWN_AGENT: Final = "unknown"
+"""Stands for the agent of a rollout that no client made, or that was given up before its row was found wrong."""
+
 ANSWERED: Final[frozenset[Outcome]] = frozenset({"masked", "no_tokens", "no_reward", "ok"})
 """The outcomes of an agent that did its work: what the answer says can be counted."""
 
 ROLLOUTS_WITHOUT_IDS: Final = 64
 """After so many answers, and no token id in any of them, there is no use in going on."""
+
+ROLLOUTS_WITHOUT_ROWS: Final = 64
+"""After so many rollouts in a row, of which the wanted turns are none, that is said."""
 
 DRIFT_WINDOW: Final = 256
 """Transitions that are looked at together before the drift is called high."""
@@ -44,8 +50,17 @@ def check_rows(dataset: Any, agents: Iterable[str]) -> None:
     """Look at every row of a map-style dataset before any is sent. Others are looked at when their turn comes.
 
     Raises:
-        ConfigError: the dataset is empty, or there are rows that no agent could take: up to ten of them, and why.
+        ConfigError: the dataset is none, or empty, or there are rows that no agent could take: up to ten of them, and
+            why.
     """
+    if isinstance(dataset, Mapping):
+        names = ", ".join(map(str, list(dataset)[:10])) or "nothing"
+        raise ConfigError(
+            f"the dataset is a {type(dataset).__name__} of {names}, not of rows: choose a split, as in "
+            "dataset['train'] or load_dataset(..., split='train')"
+        )
+    if isinstance(dataset, (str, bytes)) or not (hasattr(dataset, "__iter__") or hasattr(dataset, "__getitem__")):
+        raise ConfigError(f"dataset={dataset!r}: something with rows is needed, such as a datasets.Dataset")
     if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
         return
     if len(dataset) == 0:
@@ -67,7 +82,15 @@ def _wrong_rows(dataset: Iterable[Mapping[str, Any]], agents: list[str]) -> Iter
 
 def with_prompt(row: Mapping[str, Any]) -> dict[str, Any]:
     """The row with a `prompt` for trainers and reward functions: its own, or else what the agent is asked."""
-    return dict(row) if row.get("prompt") is not None else {**row, "prompt": prompt_of(row)}
+    return dict(row) if check_row(row).get("prompt") is not None else {**row, "prompt": prompt_of(row)}
+
+
+def agent_for(row: Mapping[str, Any], agents: Iterable[str]) -> str | None:
+    """The agent that a row goes to; None for a row that cannot be sent."""
+    try:
+        return agent_of(gym_row(row), agents)
+    except ConfigError:
+        return None
 
 
 class OpenRows:
@@ -130,16 +153,43 @@ def only_members(group: GroupT, kept: Sequence[int]) -> GroupT:
 def train_only(
     rows: Sequence[TrainingRow], turns: Iterable[Turn], train_turn_fn: Callable[[Turn], bool]
 ) -> tuple[TrainingRow, ...]:
-    """The rows with only those turns trained that the function wants; rows with nothing left to train are dropped."""
+    """The rows with only those turns trained that the function wants; rows with nothing left to train are dropped.
+
+    Args:
+        turns: all turns of the rollout that the rows are of.
+    """
     kept = list(rows)
-    for turn in turns:
+    for number, turn in enumerate(turns):
         if turn.row is not None and not train_turn_fn(turn):
-            ids, mask, log_probs = kept[turn.row]
-            mask, log_probs = mask.copy(), log_probs.copy()
+            row = kept[turn.row]
+            mask, log_probs = row.completion_mask.copy(), row.old_log_probs.copy()
             mask[turn.start : turn.end] = 0
             log_probs[turn.start : turn.end] = 0.0
-            kept[turn.row] = TrainingRow(ids, mask, log_probs)
+            spans = row.turn_spans[row.turn_spans[:, 0] != number]
+            kept[turn.row] = dataclasses.replace(row, completion_mask=mask, old_log_probs=log_probs, turn_spans=spans)
     return tuple(row for row in kept if row.completion_mask.any())
+
+
+class WantedTurns:
+    """Trains those turns alone that a function wants, and says so when it has wanted none of many rollouts."""
+
+    def __init__(self, train_turn_fn: Callable[[Turn], bool]) -> None:
+        self._train_turn_fn = train_turn_fn
+        self._without_rows: int | None = 0  # rollouts in a row; None once the warning was given
+
+    def rows_of(self, rollout: Rollout) -> tuple[TrainingRow, ...]:
+        """What there is to train of a rollout that is `ok`."""
+        rows = train_only(rollout.rows, rollout.turns, self._train_turn_fn)
+        if self._without_rows is not None:
+            self._without_rows = 0 if rows else self._without_rows + 1
+            if self._without_rows >= ROLLOUTS_WITHOUT_ROWS:
+                self._without_rows = None
+                logger.warning(
+                    "train_turn_fn has refused every turn of the last %d rollouts that were ok, so that nothing of "
+                    "them is trained: does it return True for the turns to train? (Said once.)",
+                    ROLLOUTS_WITHOUT_ROWS,
+                )
+        return rows
 
 
 # --- Metrics ---
@@ -206,6 +256,10 @@ class Metrics:
         return True
 
 
+def _scopes(agent: str) -> tuple[str, str]:
+    return PREFIX, f"{PREFIX}/agent/{agent}"
+
+
 class Ledger:
     """Enters every rollout once: into the metrics, into the log when it failed, and into what is watched.
 
@@ -216,7 +270,7 @@ class Ledger:
     def __init__(self) -> None:
         self.metrics = Metrics()
         self._failures: Counter[tuple[str, str]] = Counter()
-        self._rollouts = 0
+        self._rollouts: Counter[str] = Counter()
         self._without_ids: int | None = 0  # None once an answer had some, or the alarm was given
         self._window: Counter[str] | None = Counter()  # None once the warning was given
 
@@ -226,52 +280,57 @@ class Ledger:
         Raises:
             ConfigError: so many answers have come and none had a token id; raised once.
         """
-        self._rollouts += 1
-        agent = rollout.agent or "unknown"
-        for scope in (PREFIX, f"{PREFIX}/agent/{agent}"):
-            self._count(scope, rollout, latency_s)
+        agent = rollout.agent or UNKNOWN_AGENT
+        self._rollouts[agent] += 1
+        self._count(agent, rollout, latency_s)
         if rollout.outcome in ANSWERED:
+            self._count_answer(agent, rollout)
             self._count_environment(agent, rollout)
             self._watch_drift(rollout)
             self._watch_ids(agent, rollout)
         if rollout.outcome != "ok":
             self._log_failure(agent, rollout)
 
-    def enter_cancelled(self) -> None:
+    def enter_cancelled(self, agent: str | None) -> None:
         """Enter a rollout that was given up, since its results are wanted no more."""
-        self._rollouts += 1
-        self.metrics.count(f"{PREFIX}/rollouts_total")
-        self.metrics.count(f"{PREFIX}/outcome/cancelled_total")
+        agent = agent or UNKNOWN_AGENT
+        self._rollouts[agent] += 1
+        for scope in _scopes(agent):
+            self.metrics.count(f"{scope}/rollouts_total")
+            self.metrics.count(f"{scope}/outcome/cancelled_total")
 
-    def _count(self, scope: str, rollout: Rollout, latency_s: float) -> None:
+    def _count(self, agent: str, rollout: Rollout, latency_s: float) -> None:
         metrics, ok = self.metrics, rollout.outcome == "ok"
-        metrics.count(f"{scope}/rollouts_total")
-        metrics.count(f"{scope}/outcome/{rollout.outcome}_total")
-        metrics.mean(f"{scope}/success_frac", float(ok))
-        metrics.mean(f"{scope}/latency_s", latency_s)
-        metrics.maximum(f"{scope}/latency_s_max", latency_s)
-        if rollout.outcome in ANSWERED:
-            self._count_answer(scope, rollout)
-        if ok and rollout.reward is not None:
-            metrics.mean(f"{scope}/reward", rollout.reward)
-            metrics.mean(f"{scope}/rows_per_rollout", len(rollout.rows))
-            metrics.mean(f"{scope}/trained_tokens", sum(int(row.completion_mask.sum()) for row in rollout.rows))
+        trained = sum(int(row.completion_mask.sum()) for row in rollout.rows)
+        for scope in _scopes(agent):
+            metrics.count(f"{scope}/rollouts_total")
+            metrics.count(f"{scope}/outcome/{rollout.outcome}_total")
+            metrics.mean(f"{scope}/success_frac", float(ok))
+            metrics.mean(f"{scope}/latency_s", latency_s)
+            metrics.maximum(f"{scope}/latency_s_max", latency_s)
+            if ok and rollout.reward is not None:
+                metrics.mean(f"{scope}/reward", rollout.reward)
+                metrics.mean(f"{scope}/rows_per_rollout", len(rollout.rows))
+                metrics.mean(f"{scope}/trained_tokens", trained)
 
-    def _count_answer(self, scope: str, rollout: Rollout) -> None:
+    def _count_answer(self, agent: str, rollout: Rollout) -> None:
         metrics, drift = self.metrics, rollout.drift
-        metrics.mean(f"{scope}/turns", len(rollout.turns))
-        metrics.mean(f"{scope}/tool_calls", sum(item_type(item) == "function_call" for item in rollout.output))
-        metrics.mean(f"{scope}/truncated_frac", float(rollout.truncated))
-        for name in ("discarded_tokens", "unusable_tokens", "positive_logprobs"):
-            metrics.count(f"{scope}/{name}_total", getattr(drift, name))
-        metrics.count(f"{scope}/defects_total", len(rollout.defects))
+        tool_calls = sum(item_type(item) == "function_call" for item in rollout.output)
+        skipped = sum(skipped_item_types(rollout.output).values())
         unrelated = sum(turn.transition == "fork" and turn.matched_tokens == 0 for turn in rollout.turns)
-        metrics.count(f"{scope}/unrelated_prompts_total", unrelated)
-        metrics.count(f"{scope}/skipped_items_total", sum(skipped_item_types(rollout.output).values()))
-        for kind in ("clean", "realign", "fork"):
-            metrics.mean(f"{scope}/drift/{kind}_frac", getattr(drift, kind), drift.transitions)
-        metrics.mean(f"{scope}/drift/tokens", drift.drift_tokens, drift.transitions)
-        metrics.maximum(f"{scope}/drift/tokens_max", float(drift.drift_max))
+        for scope in _scopes(agent):
+            metrics.mean(f"{scope}/turns", len(rollout.turns))
+            metrics.mean(f"{scope}/tool_calls", tool_calls)
+            metrics.mean(f"{scope}/truncated_frac", float(rollout.truncated))
+            for name in ("discarded_tokens", "unusable_tokens", "positive_logprobs"):
+                metrics.count(f"{scope}/{name}_total", getattr(drift, name))
+            metrics.count(f"{scope}/defects_total", len(rollout.defects))
+            metrics.count(f"{scope}/unrelated_prompts_total", unrelated)
+            metrics.count(f"{scope}/skipped_items_total", skipped)
+            for kind in ("clean", "realign", "fork"):
+                metrics.mean(f"{scope}/drift/{kind}_frac", getattr(drift, kind), drift.transitions)
+            metrics.mean(f"{scope}/drift/tokens", drift.drift_tokens, drift.transitions)
+            metrics.maximum(f"{scope}/drift/tokens_max", float(drift.drift_max))
 
     def _count_environment(self, agent: str, rollout: Rollout) -> None:
         for defect in rollout.defects:
@@ -285,11 +344,11 @@ class Ledger:
         failures = self._failures[rollout.outcome, agent]
         if str(failures).strip("0") == "1":  # 1, 10, 100, …
             logger.warning(
-                "agent %r: %s, %d of %d rollouts so far; the latest: %s",
+                "agent %r: %s, %d of its %d rollouts so far; the latest: %s",
                 agent,
                 rollout.outcome,
                 failures,
-                self._rollouts,
+                self._rollouts[agent],
                 rollout.reason,
             )
 
@@ -321,7 +380,7 @@ class Ledger:
         if rollout.turns or rollout.defects:
             self._without_ids = None
             return
-        if rollout.document["response"].get("incomplete_details") is not None:
+        if rollout._parsed.response.get("incomplete_details") is not None:
             return  # cut before its first token
         self._without_ids += 1
         if self._without_ids >= ROLLOUTS_WITHOUT_IDS:

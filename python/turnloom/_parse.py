@@ -12,11 +12,14 @@ from typing import Any, Final, Literal, get_args
 
 from turnloom import _native
 from turnloom._exceptions import ConfigError
-from turnloom._parsed import Members, Parsed, as_number
+from turnloom._parsed import Members, Parsed, as_number, decode
 from turnloom._rollout import Drift, Rollout, TrainingRow
 
 DEFAULT_FORK_THRESHOLD_TOKENS: Final = 1024
 Branches = Literal["linear", "best"]
+
+_TYPES_WITHIN_BYTES: Final = 1 << 20
+"""An output that is larger is not decoded only to say in a reason what it holds."""
 
 
 class RunParser:
@@ -31,6 +34,7 @@ class RunParser:
             that sub-agents that take turns have a row each; it goes to the longest row that it repeats in full, else to
             the one that it repeats most of and may realign, else to a new one. Of equals the newest counts.
         honor_mask_sample: whether `mask_sample` makes a rollout `masked`.
+        max_body_bytes: a larger body is malformed; None is no bound.
 
     Raises:
         ConfigError: a setting out of its range.
@@ -42,6 +46,7 @@ class RunParser:
         fork_threshold_tokens: int = DEFAULT_FORK_THRESHOLD_TOKENS,
         branches: Branches = "linear",
         honor_mask_sample: bool = True,
+        max_body_bytes: int | None = None,
     ) -> None:
         if branches not in get_args(Branches):
             raise ConfigError(f"branches={branches!r}: it is one of {', '.join(map(repr, get_args(Branches)))}")
@@ -51,7 +56,11 @@ class RunParser:
             raise ConfigError(f"fork_threshold_tokens={fork_threshold_tokens!r}: it is an integer") from None
         # Beyond any length that a row can have, so that every integer does what it says.
         threshold = max(-1, min(threshold, 2**62))
-        self._parser = _native.Parser(fork_threshold_tokens=threshold, best_branch=branches == "best")
+        if max_body_bytes is not None and not 0 < max_body_bytes < 2**63:
+            raise ConfigError(f"max_body_bytes={max_body_bytes!r}: it is at least 1, or None for no bound")
+        self._parser = _native.Parser(
+            fork_threshold_tokens=threshold, best_branch=branches == "best", max_body_bytes=max_body_bytes
+        )
         self._honor_mask_sample = honor_mask_sample
 
     def feed(self, chunk: bytes | bytearray | memoryview) -> None:
@@ -59,8 +68,9 @@ class RunParser:
 
         Raises:
             MalformedBody: no continuation of what was fed is JSON; also from every later call.
+            TypeError: the chunk is not bytes-like.
         """
-        self._parser.feed(chunk if type(chunk) is bytes else bytes(chunk))
+        self._parser.feed(chunk if type(chunk) is bytes else bytes(memoryview(chunk)))
 
     def finish(self) -> Rollout:
         """The rollout.
@@ -78,15 +88,19 @@ def parse_run(
     fork_threshold_tokens: int = DEFAULT_FORK_THRESHOLD_TOKENS,
     branches: Branches = "linear",
     honor_mask_sample: bool = True,
+    max_body_bytes: int | None = None,
 ) -> Rollout:
     """The rollout that an answer of `/run` tells, from the whole body. See `RunParser` for the arguments.
 
     Raises:
-        MalformedBody: the body is not JSON. Offsets into a str count its UTF-8 bytes.
+        MalformedBody: the body is not JSON, or larger than `max_body_bytes`. Offsets into a str count its UTF-8 bytes.
         ConfigError: a setting out of its range.
     """
     parser = RunParser(
-        fork_threshold_tokens=fork_threshold_tokens, branches=branches, honor_mask_sample=honor_mask_sample
+        fork_threshold_tokens=fork_threshold_tokens,
+        branches=branches,
+        honor_mask_sample=honor_mask_sample,
+        max_body_bytes=max_body_bytes,
     )
     parser.feed(_encode(body) if isinstance(body, str) else body)
     return parser.finish()
@@ -101,7 +115,7 @@ def _encode(text: str) -> bytes:
 
 def _judge(parsed: Parsed, *, honor_mask_sample: bool) -> Rollout:
     """A 200, judged in the order in which `Outcome` lists what it can be."""
-    rows = [TrainingRow(*row) for row in parsed.rows]
+    rows = [TrainingRow(*row, parsed.rollout_id, len(parsed.turns)) for row in parsed.rows]
     if failure := _agent_failure(parsed):
         return Rollout("agent_failure", reason=failure, parsed=parsed)
     if honor_mask_sample and (place := _mask_sample(parsed)):
@@ -123,13 +137,15 @@ def _agent_failure(parsed: Parsed) -> str | None:
     for flag in ("_ng_failure_class", "_ng_failure_terminal"):
         if members.get(flag):
             return f"the agent reports a failure: {flag} is {_short(members[flag])}{_server_error(members)}"
-    if not members.opens_with("response", b"{"):
+    if not members and not parsed.residual.lstrip().startswith(b"{"):
+        return f"the answer is {_short(decode(parsed.residual))}, not an object"
+    if not members.begins_with("response", b"{"):
         return f"{_what_is(members, 'response', '`response`')}, not an object{_server_error(members)}"
     if response.get("error") is not None:
         return f"response.error is {_short(response['error'])}"
     if response.get("status") in ("failed", "cancelled"):
         return f"response.status is {_short(response['status'])}"
-    if not response.opens_with("output", b"["):
+    if not response.begins_with("output", b"["):
         return f"{_what_is(response, 'output', 'response.output')}, not a list"
     return None
 
@@ -144,7 +160,7 @@ def _server_error(members: Members) -> str:
 
 def _mask_sample(parsed: Parsed) -> str | None:
     """Where `mask_sample` is set, if it is."""
-    config = parsed.members.get("instance_config") if parsed.members.opens_with("instance_config", b"{") else {}
+    config = parsed.members.get("instance_config") if parsed.members.begins_with("instance_config", b"{") else {}
     for place, flag in (
         ("mask_sample", parsed.members.get("mask_sample")),
         ("instance_config.mask_sample", config.get("mask_sample") if isinstance(config, dict) else None),
@@ -168,12 +184,8 @@ def _no_tokens(parsed: Parsed) -> str:
         return f"no item has sound token ids: {_defects_in_words(parsed.defects)}"
     response = parsed.response
     details = response.get("incomplete_details")
-    output = response.get("output")
-    types = Counter(
-        str(item.get("type", "message")) if isinstance(item, dict) else type(item).__name__ for item in output or ()
-    )
     facts = (
-        f"items: {', '.join(f'{count} {kind}' for kind, count in types.items()) or 'none'}; "
+        f"items: {_item_types(response)}; "
         f"status {_short(response.get('status'))}, incomplete_details {_short(details)}, "
         f"usage {_short(response.get('usage'))}"
     )
@@ -183,6 +195,16 @@ def _no_tokens(parsed: Parsed) -> str:
         "no item carries token ids: set return_token_id_information: true on NeMo Gym's model server, and let no proxy "
         f"strip the fields ({facts})"
     )
+
+
+def _item_types(response: Members) -> str:
+    if response.size("output") > _TYPES_WITHIN_BYTES:
+        return f"{response.size('output')} bytes of them"
+    types = Counter(
+        str(item.get("type", "message")) if isinstance(item, dict) else type(item).__name__
+        for item in response["output"]
+    )
+    return ", ".join(f"{count} {kind}" for kind, count in types.items()) or "none"
 
 
 def _defects_in_words(defects: Iterable[tuple[int, str | None, str, str]]) -> str:

@@ -4,15 +4,32 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+_Ids = NDArray[np.int64]
+_Row = tuple[_Ids, _Ids, NDArray[np.float32], _Ids]
+
 
 def decode(residual: bytes) -> Any:
-    return json.loads(residual.decode("utf-8", "replace"))
+    """The JSON value that a piece of the residual is."""
+    text = residual.decode("utf-8", "replace")
+    try:
+        return json.loads(text)
+    except RecursionError:
+        # The caller is deep in its stack; that of a new thread is deep enough for whatever the core accepts.
+        with ThreadPoolExecutor(1) as fresh:
+            return fresh.submit(json.loads, text).result()
+
+
+def new_rollout_id() -> str:
+    """32 hexadecimal digits that nobody else draws: the system's randomness, which seeds and forks do not repeat."""
+    return os.urandom(16).hex()
 
 
 class Members(Mapping[str, Any]):
@@ -38,10 +55,18 @@ class Members(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self._spans)
 
-    def opens_with(self, key: str, bracket: bytes) -> bool:
-        """Whether the value of `key` is an object (`b"{"`) or a list (`b"["`), without decoding it."""
-        start, _ = self._spans.get(key, (0, 0))
-        return key in self._spans and self._residual[start : start + 1] == bracket
+    def begins_with(self, key: str, first_bytes: bytes) -> bool:
+        """Whether the value of `key` begins with one of these bytes, without decoding it."""
+        return key in self._spans and self._residual[self._spans[key][0]] in first_bytes
+
+    def number(self, key: str) -> float | None:
+        """The value of `key` if it is a number or a boolean; nothing else is decoded."""
+        return as_number(self[key]) if self.begins_with(key, b"-0123456789tfNI") else None
+
+    def size(self, key: str) -> int:
+        """Bytes of the value of `key`."""
+        start, end = self._spans.get(key, (0, 0))
+        return end - start
 
 
 class Parsed:
@@ -52,11 +77,11 @@ class Parsed:
         residual: bytes,
         members: list[tuple[str, int, int]],
         response: list[tuple[str, int, int]],
-        rows: list[Any],
+        rows: list[_Row],
         turns: list[Any],
         defects: list[Any],
         drift: dict[str, int],
-        lost: list[tuple[int, NDArray[np.int64]]],
+        lost: list[tuple[int, _Ids]],
     ) -> None:
         self.residual = residual
         self.members = Members(residual, members)
@@ -66,9 +91,12 @@ class Parsed:
         self.defects = defects
         self.drift = drift
         self.lost = dict(lost)
+        self.rollout_id = new_rollout_id()
 
 
-NOTHING = Parsed(b"", [], [], [], [], [], {}, [])
+def nothing() -> Parsed:
+    """What there is where no answer came."""
+    return Parsed(b"", [], [], [], [], [], {}, [])
 
 
 def as_number(value: Any) -> float | None:

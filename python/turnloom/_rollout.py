@@ -3,33 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Final, Literal, NamedTuple, get_args
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from turnloom._exceptions import TurnloomError, UnscorableRollout
 from turnloom._gym import messages_from_agent_output
-from turnloom._parsed import NOTHING, Parsed, as_number, decode
+from turnloom._parsed import Parsed, as_number, decode, new_rollout_id, nothing
 
 Outcome = Literal[
-    # What a 200 can be, in the order in which it is judged.
-    "malformed",  # the whole body came and is not JSON
-    "agent_failure",  # a 200 that carries a failure
-    "masked",  # the environment asks not to train on it (mask_sample)
-    "no_tokens",  # no token is left to train
-    "no_reward",  # reward missing, not a number, or not finite
-    "ok",  # at least one trained token and a finite reward
-    # What becomes of a request that gets no 200.
-    "http_error",  # a status other than 200
-    "timeout",  # no data for run_timeout seconds, or the deadline passed
-    "unreachable",  # surely never delivered
-    "disconnected",  # perhaps delivered, then lost
-    "cancelled",  # given up by the loop itself: counted, never returned
+    "malformed",
+    "agent_failure",
+    "masked",
+    "no_tokens",
+    "no_reward",
+    "ok",
+    "http_error",
+    "timeout",
+    "unreachable",
+    "disconnected",
+    "cancelled",
 ]
-OUTCOMES: Final[tuple[Outcome, ...]] = get_args(Outcome)
+
+OUTCOMES: Final[Mapping[Outcome, str]] = {
+    # What a 200 can be, in the order in which it is judged.
+    "malformed": "the whole body came and is not JSON",
+    "agent_failure": "a 200 that carries a failure: a failure class of NeMo Gym's, a response that failed or is none",
+    "masked": "the environment asks not to train on it: `mask_sample`",
+    "no_tokens": "no token is left to train; the reason says why",
+    "no_reward": "the reward is missing, no number, or not finite",
+    "ok": "at least one trained token, and a finite reward",
+    # What becomes of a request that gets no 200.
+    "http_error": "a status other than 200",
+    "timeout": "no data for `run_timeout` seconds, or the `deadline` passed",
+    "unreachable": "surely never delivered: refused, no such host, no route, TLS, connect timeout",
+    "disconnected": "perhaps delivered, then lost before the whole answer had come",
+    "cancelled": "given up by the loop itself; counted, never returned",
+}
+"""How a rollout can end, and when it does."""
 
 Transition = Literal["clean", "realign", "fork"]
 
@@ -37,17 +51,26 @@ DEFECT_CODES: Final[Mapping[str, str]] = {
     "missing": "the field is absent or null (or, for a generation, empty) although the item has token ids",
     "empty": "the prompt has no ids",
     "not_a_list": "the field is neither a list nor null",
-    "not_an_id": "an element is no token id: a JSON integer, or a string of digits, with 0 <= id < 2**31",
+    "not_an_id": "an element is no token id: a JSON integer, or a string such as 7 or token_id:7, with 0 <= id < 2**31",
     "not_a_logprob": "an element of the logprobs is a list or an object",
     "length_mismatch": "there are not as many logprobs as generated ids",
     "duplicate_turn": "the item tells the turn before it once more",
 }
+"""What can be wrong with one item, and what that means."""
 
 _CONTROL_FIELDS = frozenset({"reward", "mask_sample"})
 
 
-class TrainingRow(NamedTuple):
-    """One training sequence of `L` tokens. The arrays own their memory and are writable."""
+def _no_spans() -> NDArray[np.int64]:
+    return np.zeros((0, 3), np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TrainingRow:
+    """One training sequence of `L` tokens. The arrays own their memory and are writable.
+
+    A row made by hand needs the three arrays alone.
+    """
 
     input_ids: NDArray[np.int64]
     """[L], the prompt and everything after it."""
@@ -55,6 +78,13 @@ class TrainingRow(NamedTuple):
     """[L], 1 where the token is trained."""
     old_log_probs: NDArray[np.float32]
     """[L], the sampled logprob where the token is trained, else 0.0."""
+    turn_spans: NDArray[np.int64] = field(default_factory=_no_spans)
+    """[S, 3], a line for each turn that is trained in the row, in order: its index in `Rollout.turns`, its first token,
+    and one past its last. Single tokens of it may be untrained, as the mask says."""
+    rollout_id: str = ""
+    """`Rollout.id` of the conversation that the row is of; no other has it, in whatever process."""
+    turn_count: int | None = None
+    """How many turns that conversation has, where it is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +147,8 @@ class Rollout:
     `reason` is None exactly when the outcome is `ok`.
     """
 
+    id: str
+    """No other rollout has it, in whatever process. Its rows carry it."""
     outcome: Outcome
     reason: str | None
     """One sentence for a person."""
@@ -150,7 +182,8 @@ class Rollout:
         self.unscored_rows = tuple(unscored_rows)
         self.error = error
         self.agent = agent
-        self._parsed = parsed if parsed is not None else NOTHING
+        self._parsed = parsed if parsed is not None else nothing()
+        self.id = new_rollout_id() if parsed is None else parsed.rollout_id
         self._request_fields: frozenset[str] = frozenset()
 
     def __repr__(self) -> str:
@@ -201,27 +234,24 @@ class Rollout:
         found = {
             name: number
             for name in members.keys() - self._request_fields - _CONTROL_FIELDS
-            if not name.startswith("_") and (number := as_number(members.get(name))) is not None
+            if not name.startswith("_") and (number := members.number(name)) is not None
         }
-        components = members.get("reward_components")
-        if isinstance(components, dict):
-            for name, value in components.items():
-                if (number := as_number(value)) is not None:
+        if members.begins_with("reward_components", b"{"):
+            for name, value in members["reward_components"].items():
+                if not name.startswith("_") and (number := as_number(value)) is not None:
                     found[f"reward_components/{name}"] = number
         return dict(sorted(found.items()))
 
     def generated_ids(self) -> list[int]:
-        """The generated ids of all turns in order, also those that a realign removed; empty where there are no rows."""
-        rows = self.rows or self.unscored_rows
-        if not rows:
-            return []
+        """The generated ids of all turns in order, also those that a realign removed."""
+        parsed = self._parsed
         spans: list[NDArray[np.int64]] = []
-        for number, turn in enumerate(self.turns):
-            if turn.row is not None:
-                spans.append(rows[turn.row].input_ids[turn.start : turn.end])
-            if number in self._parsed.lost:
-                spans.append(self._parsed.lost[number])
-        ids: list[int] = np.concatenate(spans).tolist()
+        for number, (*_, row, start, end, _) in enumerate(parsed.turns):
+            if row is not None:
+                spans.append(parsed.rows[row][0][start:end])
+            if number in parsed.lost:
+                spans.append(parsed.lost[number])
+        ids: list[int] = np.concatenate(spans).tolist() if spans else []
         return ids
 
     def messages(self) -> list[dict[str, Any]]:

@@ -5,6 +5,7 @@ use std::ops::Range;
 use memchr::{memchr, memrchr};
 
 use super::{Held, Weave, number};
+use crate::error::MAX_KEPT_ID;
 
 /// What stands where a list is wanted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -114,6 +115,10 @@ impl IdList {
         self.capturing = self.bad.is_none();
     }
 
+    pub(super) fn stop_capturing(&mut self) {
+        self.capturing = false;
+    }
+
     /// The held text up to `at` is what was sent, then something else came. Gives the part of it that belongs to the
     /// element in which the two part, to be read once more as a number.
     pub(super) fn part_from_held(&mut self, at: usize, held: Held<'_>) -> Range<usize> {
@@ -152,7 +157,7 @@ impl IdList {
             return;
         };
         if self.reading == Reading::New {
-            self.ids.push(id);
+            self.push(id, text);
         } else if weave.held().ids.get(self.matched) == Some(&id) {
             self.advance(weave.held());
         } else if let Some(matched_text) = weave.follow(self.matched, id) {
@@ -160,10 +165,19 @@ impl IdList {
             self.advance(weave.held());
         } else {
             self.reading = Reading::New;
-            self.ids.push(id);
-            self.text.extend_from_slice(text);
-            self.start_capturing();
+            self.push(id, text);
         }
+    }
+
+    /// A new id, and what was sent for it.
+    fn push(&mut self, id: i64, text: &[u8]) {
+        self.ids.push(id);
+        if text.len() > MAX_KEPT_ID {
+            self.text.extend_from_slice(id.to_string().as_bytes());
+        } else {
+            self.text.extend_from_slice(text);
+        }
+        self.start_capturing();
     }
 
     /// The held id number `matched` was sent, perhaps written otherwise: go on behind it.
@@ -231,9 +245,9 @@ impl LogProbList {
         self.shape = Shape::List;
     }
 
-    pub(super) fn push(&mut self, value: f32) {
-        self.positive += u64::from(value > 0.0);
-        self.values.push(value);
+    /// Values were pushed, from the index `from` on.
+    pub(super) fn count_positive_from(&mut self, from: usize) {
+        self.positive += self.values[from..].iter().map(|value| u64::from(*value > 0.0)).sum::<u64>();
     }
 
     /// One element is complete; `number` is its text if it is a finite JSON number.
@@ -243,7 +257,8 @@ impl LogProbList {
             self.bad.get_or_insert_with(|| BadElement::new(index, b"a list or an object"));
         }
         if let Some(value) = number.and_then(number::log_prob_of) {
-            self.push(value);
+            self.values.push(value);
+            self.count_positive_from(self.values.len() - 1);
         } else {
             self.unusable.push(self.values.len());
             self.values.push(0.0);

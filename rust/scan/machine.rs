@@ -4,7 +4,7 @@ use super::Weave;
 use super::item::Item;
 use super::residual::Residual;
 use super::state::{Field, Level, State};
-use crate::error::{EXCERPT_BYTES, Error, ErrorKind, Step};
+use crate::error::{EXCERPT_BYTES, Error, ErrorKind, MAX_KEPT_SPACE, Step};
 
 /// What is wrong with the bytes at hand, and at which of them.
 pub(super) type Fault = (ErrorKind, usize);
@@ -26,6 +26,10 @@ pub struct Scanner {
     /// The list whose new ids' text waits to be kept, and from where in the chunk at hand.
     pub(super) text_from: Option<(Field, usize)>,
     pub(super) residual: Residual,
+    /// Line ends are among the text that was kept of lists.
+    pub(super) keeps_lines: bool,
+    /// Bytes kept of a run of white space between token ids that reached the end of the last chunk.
+    pub(super) kept_space: usize,
     /// Bytes before the chunk at hand.
     pub(super) fed: u64,
     pub(super) line: u64,
@@ -47,6 +51,8 @@ impl Default for Scanner {
             item: Item::default(),
             routed_experts_at: 0,
             text_from: None,
+            keeps_lines: false,
+            kept_space: 0,
             residual: Residual::default(),
             fed: 0,
             line: 1,
@@ -81,15 +87,23 @@ impl Scanner {
     /// # Errors
     /// It has not: [`ErrorKind::EndsEarly`].
     pub fn finish<W: Weave>(&mut self, weave: &W) -> Result<Residual, Error> {
-        if let (State::HeldText(from), Some(level)) = (self.state, self.stack.last_mut()) {
-            level.index = self.item.prompt.index_in_held(from, weave.held()) as u64;
-        }
         let is_whole = match self.state {
             State::End => true,
             State::Number(state) => self.stack.is_empty() && state.may_end(),
             _ => false,
         };
-        if is_whole { Ok(std::mem::take(&mut self.residual)) } else { Err(self.error(ErrorKind::EndsEarly, &[], 0)) }
+        if !is_whole {
+            return Err(self.error_here(ErrorKind::EndsEarly, weave));
+        }
+        Ok(std::mem::take(&mut self.residual))
+    }
+
+    /// An error behind all that was fed.
+    pub(crate) fn error_here<W: Weave>(&mut self, kind: ErrorKind, weave: &W) -> Error {
+        if let (State::HeldText(from), Some(level)) = (self.state, self.stack.last_mut()) {
+            level.index = self.item.prompt.index_in_held(from, weave.held()) as u64;
+        }
+        self.error(kind, &[], 0)
     }
 
     fn run<W: Weave>(&mut self, bytes: &[u8], weave: &mut W) -> Result<(), Fault> {
@@ -135,20 +149,38 @@ impl Scanner {
         }
     }
 
-    fn skip_space(&mut self, bytes: &[u8], mut at: usize) -> usize {
-        while let Some(byte @ (b' ' | b'\n' | b'\r' | b'\t')) = bytes.get(at) {
-            at += 1;
+    fn skip_space(&mut self, bytes: &[u8], at: usize) -> usize {
+        let mut end = at;
+        while let Some(byte @ (b' ' | b'\n' | b'\r' | b'\t')) = bytes.get(end) {
+            end += 1;
             if *byte == b'\n' {
                 self.line += 1;
-                self.line_at = self.fed + at as u64;
+                self.line_at = self.fed + end as u64;
             }
         }
-        at
+        if end > at && self.text_from.is_some() {
+            self.shorten_space(bytes, at, end);
+        }
+        end
+    }
+
+    /// Between token ids stands white space from `at` to `end`: of a long run keep only so much of their text.
+    fn shorten_space(&mut self, bytes: &[u8], at: usize, end: usize) {
+        self.keeps_lines |= bytes[at..end].contains(&b'\n');
+        let kept = (MAX_KEPT_SPACE - self.kept_space).min(end - at);
+        if kept < end - at {
+            self.keep_text(bytes, at + kept);
+            self.text_from = self.text_from.map(|(field, _)| (field, end));
+        }
+        // A run that reaches the end of a chunk may go on in the next one.
+        self.kept_space = if end == bytes.len() { self.kept_space + kept } else { 0 };
     }
 
     /// Lines end only in white space, so the held text is the only other place where they are counted.
     pub(super) fn count_lines(&mut self, bytes: &[u8], from: usize, to: usize) {
-        if let Some(last) = memchr::memrchr(b'\n', &bytes[from..to]) {
+        if self.keeps_lines
+            && let Some(last) = memchr::memrchr(b'\n', &bytes[from..to])
+        {
             self.line += memchr::memchr_iter(b'\n', &bytes[from..to]).count() as u64;
             self.line_at = self.fed + (from + last + 1) as u64;
         }
@@ -183,6 +215,7 @@ impl Scanner {
         self.text_from = Some((field, at));
     }
 
+    /// An error at byte `at` of the chunk at hand.
     fn error(&self, kind: ErrorKind, chunk: &[u8], at: usize) -> Error {
         let offset = self.fed + at as u64;
         // What follows the byte is left out: it may not have come yet, and the error is the same however the bytes came.

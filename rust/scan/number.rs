@@ -4,19 +4,22 @@
 pub const MAX_ID: i64 = (1 << 31) - 1;
 
 const ZEROS: u64 = 0x3030_3030_3030_3030;
+const HIGH_BITS: u64 = 0x8080_8080_8080_8080;
+/// A comma among bytes that are taken as digits.
+const COMMA: u64 = 0x30 ^ 0x2C;
 
-/// The first digits of `bytes` (at most 8): their value, and how many there are.
+/// Eight bytes as digits, and the high bit of each byte that is none.
 #[inline]
-fn leading_digits(bytes: [u8; 8]) -> (u64, usize) {
+fn digits_of(bytes: [u8; 8]) -> (u64, u64) {
     let digits = u64::from_le_bytes(bytes) ^ ZEROS;
-    // The high bit of each byte that is no digit: a byte above 9 carries into it, or had it set.
-    let others = (digits.wrapping_add(0x7676_7676_7676_7676) | digits) & 0x8080_8080_8080_8080;
-    let count = (others.trailing_zeros() / 8) as usize;
-    if count == 0 {
-        return (0, 0);
-    }
-    // The most significant digit stands lowest: shifting up puts zeros before it.
-    (eight_digits(digits << (64 - 8 * count)), count)
+    // A byte above 9 carries into the high bit, or had it set.
+    (digits, (digits.wrapping_add(0x7676_7676_7676_7676) | digits) & HIGH_BITS)
+}
+
+/// How many bytes come before the first of these high bits; all eight if there is none.
+#[inline]
+fn count_before(others: u64) -> usize {
+    (others.trailing_zeros() / 8) as usize
 }
 
 /// The value of eight bytes 0 to 9, the most significant lowest.
@@ -28,19 +31,19 @@ fn eight_digits(digits: u64) -> u64 {
     high.wrapping_add(low) >> 32
 }
 
-/// A token id that is written as a plain integer of at most seven digits, and is followed by a comma, a bracket or white
-/// space: its value, its length and that byte. None for all others, right or wrong.
+/// A token id that is written as a plain integer of at most seven digits and is followed by a comma: its value and its
+/// length. None for all others, right or wrong.
 #[inline]
 #[must_use]
-pub fn short_id(bytes: &[u8]) -> Option<(i64, usize, u8)> {
-    let head = bytes.first_chunk::<8>()?;
-    let (value, count) = leading_digits(*head);
-    if count == 0 || count == 8 || (head[0] == b'0' && count > 1) {
+pub fn short_id(bytes: &[u8]) -> Option<(i64, usize)> {
+    let (digits, others) = digits_of(*bytes.first_chunk()?);
+    let count = count_before(others);
+    let is_padded = digits << 56 == 0 && count > 1;
+    if count == 0 || count == 8 || is_padded || (digits >> (8 * count)) & 0xFF != COMMA {
         return None;
     }
-    let next = head[count];
-    // A point or an exponent makes another number of it.
-    matches!(next, b',' | b']' | b' ' | b'\n' | b'\r' | b'\t').then(|| (value.cast_signed(), count, next))
+    // The most significant digit stands lowest: shifting up puts zeros before it.
+    Some((eight_digits(digits << (64 - 8 * count)).cast_signed(), count))
 }
 
 /// The text of one element of an id array, as the sender wrote it: its id, if it is one.
@@ -85,130 +88,116 @@ pub fn log_prob_of(text: &[u8]) -> Option<f32> {
     (double > SENTINEL && single.is_finite()).then_some(single)
 }
 
-/// Powers of ten, each the double nearest to it.
-const POWERS: [f64; 46] = [
-    1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20,
-    1e21, 1e22, 1e23, 1e24, 1e25, 1e26, 1e27, 1e28, 1e29, 1e30, 1e31, 1e32, 1e33, 1e34, 1e35, 1e36, 1e37, 1e38, 1e39,
-    1e40, 1e41, 1e42, 1e43, 1e44, 1e45,
-];
-
-/// A logprob in the shape that servers send, followed by another byte: its value, its length and that byte.
-/// None for all others, right or wrong, and wherever a shortcut could round differently from [`log_prob_of`].
+/// A logprob in the shape that servers send, followed by a comma: its value and its length. None for all others, right
+/// or wrong, and wherever a shortcut could round differently from [`log_prob_of`].
 ///
-/// The value is computed in three roundings (mantissa, power, quotient), so it is within three units in the last place
-/// of the true double. That double rounds to the same single unless it lies that close to the middle between two
-/// singles, which is tested.
+/// Digits behind the sixteenth place are left out, and the value is computed in three roundings (mantissa, power,
+/// quotient), so it is within [`DOUBTFUL`] units in the last place of the true double. That double rounds to the same
+/// single unless it lies that close to the middle between two singles, which is tested.
+///
+/// Logprobs differ in length, so that a branch for each part of them would often be predicted wrong.
 #[inline]
 #[must_use]
-pub fn short_log_prob(bytes: &[u8]) -> Option<(f32, usize, u8)> {
-    let negative = bytes.first() == Some(&b'-');
-    let start = usize::from(negative);
-    let first = bytes.get(start)?.wrapping_sub(b'0');
-    if first > 9 {
+pub fn short_log_prob(bytes: &[u8]) -> Option<(f32, usize)> {
+    let bytes = bytes.first_chunk::<LOG_PROB_WINDOW>()?;
+    let negative = bytes[0] == b'-';
+    let mut at = usize::from(negative);
+    let mut whole = u64::from(bytes[at].wrapping_sub(b'0'));
+    at += 1;
+    if whole > 9 {
         return None;
     }
-    let mut mantissa = u64::from(first);
-    let mut at = start + 1;
-    let mut next = *bytes.get(at)?;
-    if next != b'.' {
-        // Two digits before the point are a rare logprob, but a leading zero is no JSON.
-        if next.is_ascii_digit() {
-            if first == 0 {
-                return None;
-            }
-            mantissa = mantissa * 10 + u64::from(next - b'0');
-            at += 1;
-            next = *bytes.get(at)?;
-        }
-        if next.is_ascii_digit() {
+    // Two digits before the point are a rare logprob, but a leading zero is no JSON.
+    if bytes[at] != b'.' && bytes[at].is_ascii_digit() {
+        if whole == 0 {
             return None;
         }
-    }
-    let mut exponent = 0_i32;
-    if next == b'.' {
+        whole = whole * 10 + u64::from(bytes[at] - b'0');
         at += 1;
-        let point = at;
-        // Below this bound eight more digits cannot overflow.
-        while mantissa < 100_000_000_000 {
-            let (value, count) = leading_digits(*bytes.get(at..)?.first_chunk::<8>()?);
-            if count == 8 {
-                mantissa = mantissa * 100_000_000 + value;
-                at += 8;
-            } else {
-                mantissa = mantissa * TENS[count] + value;
-                at += count;
-                break;
-            }
-        }
-        next = *bytes.get(at)?;
-        while next.is_ascii_digit() {
-            if mantissa >= 1_000_000_000_000_000_000 {
-                return None;
-            }
-            mantissa = mantissa * 10 + u64::from(next - b'0');
-            at += 1;
-            next = *bytes.get(at)?;
-        }
-        let digits = at - point;
-        if digits == 0 {
+    }
+    let mut mantissa = whole * 10_u64.pow(FRACTION_PLACES);
+    if bytes[at] == b'.' {
+        let (fraction, places) = fraction(bytes[at + 1..].first_chunk()?)?;
+        mantissa += fraction;
+        if places > 16 && mantissa < 1_000_000_000_000 {
             return None;
         }
-        exponent = -i32::try_from(digits).ok()?;
+        at += 1 + places;
     }
-    if next == b'e' || next == b'E' {
-        let (value, length, after) = short_exponent(bytes.get(at + 1..)?)?;
-        exponent += value;
-        at += 1 + length;
-        next = after;
+    let (power, length) = negative_exponent(*bytes[at..].first_chunk()?)?;
+    at += length;
+    if bytes[at] != b',' {
+        return None;
     }
-    let magnitude = round_to_single(mantissa, exponent)?;
-    Some((if negative { -magnitude } else { magnitude }, at, next))
+    Some((single(negative, mantissa.cast_signed(), *DIVISORS.get(power)?)?, at))
 }
 
-const TENS: [u64; 8] = [1, 10, 100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000];
+/// Bytes that a logprob in such a shape, and the comma behind it, are looked for in.
+const LOG_PROB_WINDOW: usize = 36;
+/// Places behind the point that count.
+const FRACTION_PLACES: u32 = 16;
+/// The divisors of a mantissa with so many places, by the exponent behind it.
+const DIVISORS: [f64; 30] = [
+    1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22, 1e23, 1e24, 1e25, 1e26, 1e27, 1e28, 1e29, 1e30, 1e31, 1e32, 1e33, 1e34,
+    1e35, 1e36, 1e37, 1e38, 1e39, 1e40, 1e41, 1e42, 1e43, 1e44, 1e45,
+];
 
-/// An exponent of one or two digits, with what follows it.
+/// The first sixteen places behind a point, zeros in the place of those that are not there; and how many there are: at
+/// least one, and less than 24.
 #[inline]
-fn short_exponent(bytes: &[u8]) -> Option<(i32, usize, u8)> {
-    let (negative, signed) = match bytes.first()? {
-        b'-' => (true, 1),
-        b'+' => (false, 1),
-        _ => (false, 0),
-    };
-    let mut at = signed;
-    let mut value = 0_i32;
-    while let Some(byte) = bytes.get(at).filter(|byte| byte.is_ascii_digit()) {
-        value = value * 10 + i32::from(byte - b'0');
-        at += 1;
-        if at - signed > 2 {
-            return None;
-        }
+fn fraction(bytes: &[u8; 24]) -> Option<(u64, usize)> {
+    let [first, second, third] = *bytes.as_chunks::<8>().0 else { return None };
+    let (digits, others) = digits_of(first);
+    let places = eight_digits(up_to(digits, others)) * 100_000_000;
+    if others != 0 {
+        let count = count_before(others);
+        return (count > 0).then_some((places, count));
     }
-    if at == signed {
-        return None;
-    }
-    Some((if negative { -value } else { value }, at, *bytes.get(at)?))
+    let (digits, others) = digits_of(second);
+    let places = places + eight_digits(up_to(digits, others));
+    let (_, last) = digits_of(third);
+    let (others, before) = if others == 0 { (last, 16) } else { (others, 8) };
+    (others != 0).then_some((places, before + count_before(others)))
 }
 
-/// `mantissa * 10**exponent` as a single, where rounding twice gives what rounding the true value twice gives.
+/// These digits up to the first that is none, and zeros from there on.
+#[inline]
+fn up_to(digits: u64, others: u64) -> u64 {
+    let first_bits = others >> 7;
+    digits & first_bits.wrapping_sub(1) & !first_bits
+}
+
+/// Of a negative exponent of one or two digits: its absolute value, and its length. Both are 0 if there is none.
+#[inline]
+fn negative_exponent(bytes: [u8; 4]) -> Option<(usize, usize)> {
+    let [tens, ones] = [bytes[2].wrapping_sub(b'0'), bytes[3].wrapping_sub(b'0')];
+    let is_there = bytes[0] == b'e';
+    if is_there && (bytes[1] != b'-' || tens > 9) {
+        return None;
+    }
+    let (power, length) = if ones > 9 { (tens, 3) } else { (tens.wrapping_mul(10).wrapping_add(ones), 4) };
+    Some(if is_there { (usize::from(power), length) } else { (0, 0) })
+}
+
+/// So many units of a double may [`single`]'s quotient be off.
+const DOUBTFUL: u64 = 1 << 14;
+
+/// A quotient as a single, where rounding it twice gives what rounding the true value twice gives.
 #[inline]
 #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation)] // the roundings that are accounted for
-fn round_to_single(mantissa: u64, exponent: i32) -> Option<f32> {
-    if mantissa == 0 {
-        return Some(0.0);
-    }
-    let power = *POWERS.get(exponent.unsigned_abs() as usize)?;
-    let double = if exponent < 0 { mantissa as f64 / power } else { mantissa as f64 * power };
-    // Below, singles lose digits; above, the sentinel -9999 is near.
-    if !(1e-37..9000.0).contains(&double) {
-        return None;
+fn single(negative: bool, mantissa: i64, divisor: f64) -> Option<f32> {
+    let double = mantissa as f64 / divisor;
+    let sign = u32::from(negative) << 31;
+    // Below, singles lose digits.
+    if double < 1e-37 {
+        return (mantissa == 0).then(|| f32::from_bits(sign));
     }
     // A double has 29 bits more than a single; their middle is where the rounding turns.
     let beyond = double.to_bits() & ((1 << 29) - 1);
-    if beyond.abs_diff(1 << 28) <= 16 {
+    if beyond.wrapping_sub((1 << 28) - DOUBTFUL) <= 2 * DOUBTFUL {
         return None;
     }
-    Some(double as f32)
+    Some(f32::from_bits((double as f32).to_bits() | sign))
 }
 
 /// The inside of a JSON string as text; what is no character becomes U+FFFD.

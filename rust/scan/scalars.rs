@@ -3,7 +3,7 @@
 use super::Weave;
 use super::machine::{Fault, Scanner};
 use super::state::{Kind, Level, Num, Role, State};
-use crate::error::{ErrorKind, MAX_NUMBER_CHARS};
+use crate::error::{ErrorKind, MAX_KEY_BYTES, MAX_NUMBER_CHARS};
 
 impl Scanner {
     pub(super) fn string<W: Weave>(&mut self, bytes: &[u8], at: usize, weave: &mut W) -> Result<usize, Fault> {
@@ -12,7 +12,7 @@ impl Scanner {
         if plain > 0 {
             self.residual.close_surrogate();
             if self.in_key {
-                self.keys.extend_from_slice(&bytes[at..end]);
+                self.keep_key(&bytes[at..end], at)?;
             } else {
                 self.keep_element(&bytes[at..end]);
             }
@@ -30,7 +30,7 @@ impl Scanner {
             }
             Some(b'\\') => {
                 self.key_is_escaped = true;
-                self.keep_string(b"\\");
+                self.keep_escape(b'\\', end)?;
                 self.state = State::Escape;
             }
             Some(_) => return Err((ErrorKind::ControlCharacter, end)),
@@ -47,7 +47,7 @@ impl Scanner {
             }
             _ => return Err((ErrorKind::Unexpected("an escape"), at)),
         }
-        self.keep_string(&bytes[at..=at]);
+        self.keep_escape(bytes[at], at)?;
         Ok(at + 1)
     }
 
@@ -57,7 +57,7 @@ impl Scanner {
         };
         #[allow(clippy::cast_possible_truncation)] // a digit below 16
         let unit = (unit << 4) | digit as u16;
-        self.keep_string(&bytes[at..=at]);
+        self.keep_escape(bytes[at], at)?;
         self.state = State::Hex(count + 1, unit);
         if count == 3 {
             self.residual.escaped_unit(unit, bytes, at + 1);
@@ -66,14 +66,26 @@ impl Scanner {
         Ok(at + 1)
     }
 
-    pub(super) fn keep_string(&mut self, bytes: &[u8]) {
+    /// Keep one byte of an escape, which is at `at`.
+    fn keep_escape(&mut self, byte: u8, at: usize) -> Result<(), Fault> {
         if self.in_key {
-            self.keys.extend_from_slice(bytes);
-        } else {
-            self.keep_element(bytes);
+            return self.keep_key(&[byte], at);
         }
+        self.keep_element(&[byte]);
+        Ok(())
     }
 
+    /// Keep bytes of the key at hand, the first of which is at `at`.
+    fn keep_key(&mut self, bytes: &[u8], at: usize) -> Result<(), Fault> {
+        let kept = self.stack.last().map_or(0, |level| self.keys.len() - level.key_at);
+        if kept + bytes.len() > MAX_KEY_BYTES {
+            return Err((ErrorKind::KeyTooLong, at + MAX_KEY_BYTES - kept));
+        }
+        self.keys.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    /// Keep bytes of the element of a token array at hand.
     pub(super) fn keep_element(&mut self, bytes: &[u8]) {
         if matches!(self.stack.last(), Some(Level { role: Role::Tokens(_), .. })) {
             self.element.extend_from_slice(bytes);
@@ -145,14 +157,19 @@ impl Scanner {
 
 /// How many bytes of a string come before its end, an escape, or a control character.
 fn plain_length(bytes: &[u8]) -> usize {
-    let special = |byte: &u8| *byte == b'"' || *byte == b'\\' || *byte < b' ';
+    const EACH: u64 = 0x0101_0101_0101_0101;
+    // The high bit of the first byte that is below `limit`, and perhaps of others behind it.
+    let below = |word: u64, limit: u8| word.wrapping_sub(EACH * u64::from(limit)) & !word;
     let mut at = 0;
-    // In blocks, without a branch inside, so that the compiler looks at many bytes at once.
-    while let Some(block) = bytes.get(at..).and_then(|rest| rest.first_chunk::<32>()) {
-        if block.iter().fold(false, |found, byte| found | special(byte)) {
-            break;
+    while let Some(eight) = bytes[at..].first_chunk() {
+        let word = u64::from_le_bytes(*eight);
+        let is = |byte: u8| below(word ^ (EACH * u64::from(byte)), 1);
+        let special = (is(b'"') | is(b'\\') | below(word, b' ')) & (EACH << 7);
+        if special != 0 {
+            return at + (special.trailing_zeros() / 8) as usize;
         }
-        at += 32;
+        at += 8;
     }
+    let special = |byte: &u8| *byte == b'"' || *byte == b'\\' || *byte < b' ';
     at + bytes[at..].iter().position(special).unwrap_or(bytes.len() - at)
 }

@@ -12,7 +12,7 @@ impl Scanner {
         let role = self.stack.last().map(|level| level.role);
         match role {
             Some(Role::Tokens(field)) => {
-                if let Some(next) = self.tokens(field, bytes, at) {
+                if let Some(next) = self.tokens(field, bytes, at)? {
                     return Ok(next);
                 }
                 self.element.clear();

@@ -7,6 +7,7 @@ use memchr::memchr;
 use super::machine::{Fault, Scanner};
 use super::state::{Field, State};
 use super::{Weave, number};
+use crate::error::{ErrorKind, MAX_LIST_TOKENS};
 
 /// Blocks in which text is compared: large enough for `memcmp`, small enough for what follows a difference.
 const BLOCK: usize = 4096;
@@ -16,27 +17,42 @@ const LOG_PROB_BYTES: usize = 14;
 
 impl Scanner {
     /// An element of a token array begins at `at`: where the machine goes on, if a fast path took anything.
-    pub(super) fn tokens(&mut self, field: Field, bytes: &[u8], at: usize) -> Option<usize> {
+    pub(super) fn tokens(&mut self, field: Field, bytes: &[u8], at: usize) -> Result<Option<usize>, Fault> {
+        if field != Field::RoutedExperts && self.stack.last().is_some_and(|level| level.index >= MAX_LIST_TOKENS) {
+            return Err((ErrorKind::ListTooLong, at));
+        }
         let end = match field {
             Field::Prompt | Field::Generation => {
                 let list = if field == Field::Prompt { &mut self.item.prompt } else { &mut self.item.generation };
                 if let Some(from) = list.text_from() {
                     self.state = State::HeldText(from);
-                    return Some(at);
+                    return Ok(Some(at));
                 }
                 if !list.is_new() {
-                    return None;
+                    return Ok(None);
                 }
                 if !list.is_capturing() {
                     list.start_capturing();
                     self.text_from = Some((field, at));
                 }
-                self.plain_ids(field, bytes, at)
+                let end = self.plain_ids(field, bytes, at);
+                if end == at {
+                    self.stop_keeping_text(field, bytes, at);
+                }
+                end
             }
             Field::LogProbs => self.plain_log_probs(bytes, at),
             Field::RoutedExperts => at,
         };
-        (end > at).then_some(end)
+        Ok((end > at).then_some(end))
+    }
+
+    /// An element begins that is out of the ordinary: its text is kept when all of it is known.
+    fn stop_keeping_text(&mut self, field: Field, bytes: &[u8], at: usize) {
+        self.keep_text(bytes, at);
+        self.text_from = None;
+        let list = if field == Field::Prompt { &mut self.item.prompt } else { &mut self.item.generation };
+        list.stop_capturing();
     }
 
     /// Go on comparing the prompt at hand with the held text, from `from` there.
@@ -70,46 +86,73 @@ impl Scanner {
         let Some(level) = self.stack.last_mut() else { return at };
         let list = if field == Field::Prompt { &mut self.item.prompt } else { &mut self.item.generation };
         reserve(&mut list.ids, &bytes[at..], ID_BYTES);
-        let mut at = at;
-        while let Some((id, length, next)) = number::short_id(&bytes[at..]) {
-            list.ids.push(id);
-            list.len = level.index + 1;
-            at += length;
-            if next != b',' {
-                self.state = State::CommaOrEnd;
-                break;
-            }
-            level.index += 1;
-            at += 1;
+        let room = MAX_LIST_TOKENS - level.index;
+        let (elements, end) = read(bytes, at, room, number::short_id, &mut list.ids);
+        if elements > 0 {
+            list.len = level.index + elements;
+            level.index = list.len;
             self.state = State::Value;
-            if bytes.get(at) == Some(&b' ') {
-                at += 1;
-            }
         }
-        at
+        end
     }
 
     fn plain_log_probs(&mut self, bytes: &[u8], at: usize) -> usize {
         let Some(level) = self.stack.last_mut() else { return at };
         let list = &mut self.item.log_probs;
         reserve(&mut list.values, &bytes[at..], LOG_PROB_BYTES);
-        let mut at = at;
-        while let Some((value, length, next)) = number::short_log_prob(&bytes[at..]) {
-            list.push(value);
-            list.len = level.index + 1;
-            at += length;
-            if next != b',' {
-                self.state = State::CommaOrEnd;
+        let known = list.values.len();
+        let room = MAX_LIST_TOKENS - level.index;
+        let (elements, end) = read(bytes, at, room, number::short_log_prob, &mut list.values);
+        if elements > 0 {
+            list.count_positive_from(known);
+            list.len = level.index + elements;
+            level.index = list.len;
+            self.state = State::Value;
+        }
+        end
+    }
+}
+
+/// Elements that are read before their list grows by them.
+const BATCH: usize = 64;
+
+/// Read elements of a list, at most `room`, as long as each is in the shape that `short` knows. Gives how many there
+/// were, and what is behind them and their commas.
+#[inline]
+fn read<T: Copy + Default>(
+    bytes: &[u8],
+    at: usize,
+    room: u64,
+    short: impl Fn(&[u8]) -> Option<(T, usize)>,
+    list: &mut Vec<T>,
+) -> (u64, usize) {
+    let mut rest = &bytes[at..];
+    let mut batch = [T::default(); BATCH];
+    let mut left = room;
+    loop {
+        let limit = usize::try_from(left).unwrap_or(BATCH).min(BATCH);
+        let mut count = 0;
+        let mut behind_space = false;
+        while count < limit {
+            if let Some((element, length)) = short(rest) {
+                batch[count] = element;
+                count += 1;
+                rest = &rest[length + 1..];
+                behind_space = false;
+            } else if let [b' ', behind @ ..] = rest
+                && !behind_space
+            {
+                rest = behind;
+                behind_space = true;
+            } else {
                 break;
             }
-            level.index += 1;
-            at += 1;
-            self.state = State::Value;
-            if bytes.get(at) == Some(&b' ') {
-                at += 1;
-            }
         }
-        at
+        list.extend_from_slice(&batch[..count]);
+        left -= count as u64;
+        if count < BATCH {
+            return (room - left, bytes.len() - rest.len());
+        }
     }
 }
 

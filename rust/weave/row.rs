@@ -8,6 +8,7 @@ use crate::scan::{IdList, Item, LogProbList};
 /// The generated ids of one turn in the open row; their logprobs begin at `values` in the row's.
 #[derive(Clone, Debug)]
 struct Span {
+    turn: usize,
     tokens: Range<usize>,
     values: usize,
 }
@@ -34,15 +35,18 @@ pub(super) struct OpenRow {
 impl OpenRow {
     /// A new row that begins like this one, all of it context.
     pub(super) fn branch(&self, begun: usize, tokens: usize, text: usize) -> Self {
-        let mut row = Self {
+        Self {
             begun,
             ids: self.ids[..tokens].to_vec(),
             text: self.text[..text].to_vec(),
-            marks: self.marks.clone(),
+            marks: self.marks[..self.marks_of(tokens)].to_vec(),
             ..Self::default()
-        };
-        row.cut(tokens, text);
-        row
+        }
+    }
+
+    /// How many marks so many ids have.
+    fn marks_of(&self, tokens: usize) -> usize {
+        self.marks.partition_point(|&(marked, _)| marked <= tokens)
     }
 
     /// How much text so many ids take.
@@ -50,7 +54,7 @@ impl OpenRow {
         if tokens == self.ids.len() {
             return self.text.len();
         }
-        let mark = self.marks[..self.marks.partition_point(|&(marked, _)| marked <= tokens)].last();
+        let mark = self.marks[..self.marks_of(tokens)].last();
         let &(marked, text) = mark.unwrap_or(&(0, 0));
         if marked == tokens {
             return text;
@@ -89,7 +93,7 @@ impl OpenRow {
         self.last_response_start = start;
         self.append_list(&mut item.generation, separator);
         let span = start..self.ids.len();
-        self.spans.push(Span { tokens: span.clone(), values: self.values.len() });
+        self.spans.push(Span { turn, tokens: span.clone(), values: self.values.len() });
         if self.values.is_empty() {
             std::mem::swap(&mut self.values, &mut item.log_probs.values);
         } else {
@@ -116,7 +120,7 @@ impl OpenRow {
     pub(super) fn cut(&mut self, tokens: usize, text: usize) -> usize {
         self.ids.truncate(tokens);
         self.text.truncate(text);
-        self.marks.truncate(self.marks.partition_point(|&(marked, _)| marked <= tokens));
+        self.marks.truncate(self.marks_of(tokens));
         let mut removed = 0;
         while let Some(span) = self.spans.last_mut().filter(|span| span.tokens.end > tokens) {
             let start = span.tokens.start.max(tokens);
@@ -157,13 +161,19 @@ impl OpenRow {
     pub(super) fn row(&self, input_ids: Vec<i64>) -> Row {
         let mut completion_mask = vec![0; input_ids.len()];
         let mut old_log_probs = vec![0.0; input_ids.len()];
-        for Span { tokens, values } in &self.spans {
+        for Span { tokens, values, .. } in &self.spans {
             completion_mask[tokens.clone()].fill(1);
             old_log_probs[tokens.clone()].copy_from_slice(&self.values[*values..*values + tokens.len()]);
         }
         for &at in &self.unusable {
             completion_mask[at] = 0;
         }
-        Row { input_ids, completion_mask, old_log_probs }
+        let trained = self.spans.iter().filter(|span| completion_mask[span.tokens.clone()].contains(&1));
+        let turn_spans = trained.map(|span| [span.turn, span.tokens.start, span.tokens.end].map(as_i64)).collect();
+        Row { input_ids, completion_mask, old_log_probs, turn_spans }
     }
+}
+
+fn as_i64(number: usize) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
 }

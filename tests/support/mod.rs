@@ -2,7 +2,7 @@
 #![allow(dead_code, clippy::expect_used)] // each test crate uses its part
 
 use _native::error::Error;
-use _native::run::RunParser;
+use _native::run::{RunParser, Settings};
 use _native::weave::{Branches, Woven};
 
 /// One model call: prompt, generation, logprobs as JSON texts.
@@ -38,7 +38,7 @@ pub fn parse_branches<'a>(
     fork_threshold_tokens: i64,
     branches: Branches,
 ) -> Result<(String, Woven), Error> {
-    let mut parser = RunParser::new(fork_threshold_tokens, branches);
+    let mut parser = RunParser::new(Settings { fork_threshold_tokens, branches, max_body_bytes: None });
     for piece in pieces {
         parser.feed(piece)?;
     }

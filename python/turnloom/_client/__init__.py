@@ -1,21 +1,22 @@
 """The client of NeMo Gym's agent servers.
 
 `__init__` has the client: its settings, and when a row is sent again. `_exchange` is one POST and what comes of it,
-`_transport` the network beneath. Nothing else in turnloom sends with httpx or aiohttp.
+`_transport` the network beneath. Nothing else sends to agents.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import math
 import random
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
-from urllib.parse import unquote, urlsplit, urlunsplit
 
+from turnloom._client._urls import run_urls
 from turnloom._exceptions import ConfigError
 from turnloom._gym import agent_of, agent_request
 from turnloom._parse import DEFAULT_FORK_THRESHOLD_TOKENS, Branches, RunParser
@@ -46,7 +47,8 @@ class GymClient:
 
     A row is sent at most once, unless it surely was not delivered (the agent refused the connection, say): then a few
     times, with pauses. Any number of rollouts can run at once; each has a connection of its own. Where this process
-    runs out of file descriptors, rollouts wait until others have ended.
+    runs out of file descriptors, rollouts wait until others have ended. Those under way when the client is closed are
+    `disconnected`.
 
     Args:
         agent_servers: the agents' URLs by their names; the first serves the rows that name none.
@@ -57,6 +59,7 @@ class GymClient:
         fork_threshold_tokens: as in `RunParser`.
         branches: as in `RunParser`.
         honor_mask_sample: as in `RunParser`.
+        max_body_bytes: as in `RunParser`.
         transport: an httpx transport in place of the default one, for tests or special networks. It is closed with
             the client, and has to keep httpx's timeout for connecting by itself.
         trust_env: whether proxies (and `.netrc`) of the environment hold for agent servers.
@@ -74,21 +77,25 @@ class GymClient:
         fork_threshold_tokens: int = DEFAULT_FORK_THRESHOLD_TOKENS,
         branches: Branches = "linear",
         honor_mask_sample: bool = True,
+        max_body_bytes: int | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
         trust_env: bool = False,
     ) -> None:
-        self._run_urls = _run_urls(agent_servers)
+        self._run_urls = run_urls(agent_servers)
         self._run_timeout = _seconds("run_timeout", run_timeout)
         self._deadline = _seconds("deadline", deadline)
         self._parser_settings: dict[str, Any] = {
             "fork_threshold_tokens": fork_threshold_tokens,
             "branches": branches,
             "honor_mask_sample": honor_mask_sample,
+            "max_body_bytes": max_body_bytes,
         }
         RunParser(**self._parser_settings)  # raises for what it does not take
-        self._transport = transport
+        self._transport = _transport_of_httpx(transport)
         self._trust_env = trust_env
         self._http: httpx.AsyncClient | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._under_way: dict[asyncio.Timeout, asyncio.Future[None]] = {}
         self._byte_moved_at = 0.0
         self._told_of_descriptors = False
 
@@ -99,14 +106,28 @@ class GymClient:
             raise ConfigError("this GymClient is open already")
         connect_timeout = min(CONNECT_TIMEOUT_S, self._run_timeout or CONNECT_TIMEOUT_S)
         self._http = open_http_client(self._transport, trust_env=self._trust_env, connect_timeout=connect_timeout)
+        self._loop = asyncio.get_running_loop()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        http, self._http = self._http, None
-        if http is not None:
+        if self._http is None:
+            return
+        http, self._http = self._open_http(), None
+        try:
+            await self._end_rollouts()
+        finally:
             await http.aclose()
+
+    async def _end_rollouts(self) -> None:
+        """End every rollout, and wait until none uses the network any more."""
+        under_way = dict(self._under_way)
+        for deadline in under_way:
+            if not deadline.expired():
+                deadline.reschedule(-math.inf)  # which waiting for a descriptor does not put off
+        if under_way:
+            await asyncio.wait(under_way.values())
 
     async def run(self, row: Mapping[str, Any], *, max_tokens: int, temperature: float, top_p: float) -> Rollout:
         """Send one dataset row to its agent, and make a rollout of the answer.
@@ -121,7 +142,7 @@ class GymClient:
             top_p: likewise.
 
         Raises:
-            ConfigError: the row is none, names an agent that there isn't, or the client is not open.
+            ConfigError: the row is none, names an agent that there isn't, or the client is not open in this event loop.
         """
         request = agent_request(row, max_tokens=max_tokens, temperature=temperature, top_p=top_p)
         agent = agent_of(request, self._run_urls)
@@ -142,11 +163,12 @@ class GymClient:
 
     async def _deliver(self, call: RunCall) -> Rollout:
         """Try until the row is delivered, or known not to be deliverable."""
+        http = self._open_http()
         exchange = self._exchange(call, 1)
         began = asyncio.get_running_loop().time()
         try:
-            async with asyncio.timeout(self._deadline) as deadline:
-                while (rollout := await exchange.rollout(self._open_http())).outcome == "unreachable":
+            async with self._until_deadline_or_close() as deadline:
+                while (rollout := await exchange.rollout(http)).outcome == "unreachable":
                     tries = exchange.tries
                     if exchange.out_of_descriptors:
                         if self._quiet_since(began) > (self._run_timeout or math.inf):
@@ -159,12 +181,27 @@ class GymClient:
                         break
                     exchange = self._exchange(call, tries)
         except TimeoutError:
-            return exchange.timed_out(f"the deadline of {self._deadline:g} s passed")
+            if self._http is not http:
+                return exchange.ended("disconnected", "this GymClient was closed")
+            return exchange.ended("timeout", f"the deadline of {self._deadline:g} s passed")
         return rollout
+
+    @contextlib.asynccontextmanager
+    async def _until_deadline_or_close(self) -> AsyncIterator[asyncio.Timeout]:
+        """Raises TimeoutError in either case."""
+        async with asyncio.timeout(self._deadline) as deadline:
+            ended = self._under_way[deadline] = asyncio.get_running_loop().create_future()
+            try:
+                yield deadline
+            finally:
+                del self._under_way[deadline]
+                ended.set_result(None)
 
     def _open_http(self) -> httpx.AsyncClient:
         if self._http is None:
             raise ConfigError("this GymClient is not open: use `async with GymClient(...) as gym`")
+        if self._loop is not asyncio.get_running_loop():
+            raise ConfigError("this GymClient was opened in another event loop: open one in each loop that uses one")
         return self._http
 
     def _exchange(self, call: RunCall, tries: int) -> Exchange:
@@ -204,26 +241,19 @@ def _pause(tries: int) -> float:
 def _seconds(name: str, value: float | None) -> float | None:
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
-        raise ConfigError(f"{name}={value!r}: a number of seconds above 0 is needed, or None for no bound")
-    return None if math.isinf(value) else float(value)
-
-
-def _run_urls(agent_servers: Mapping[str, str]) -> dict[str, tuple[str, tuple[str, str] | None]]:
-    """Per agent the URL to POST to, and the user and password that stood in its URL."""
-    if not agent_servers or not isinstance(agent_servers, Mapping):
-        raise ConfigError("agent_servers: name at least one, such as {'math': 'http://127.0.0.1:8001'}")
-    return {name: _run_url(name, url) for name, url in agent_servers.items()}
-
-
-def _run_url(name: str, url: str) -> tuple[str, tuple[str, str] | None]:
     try:
-        parts = urlsplit(url)
-        sound = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except (ValueError, AttributeError, TypeError):
-        sound = False
-    if not sound:
-        raise ConfigError(f"agent {name!r}: {url!r} is no URL of a server, such as 'http://127.0.0.1:8001'")
-    auth = (unquote(parts.username or ""), unquote(parts.password or "")) if "@" in parts.netloc else None
-    host = parts.netloc.rpartition("@")[2]
-    return urlunsplit((parts.scheme, host, parts.path.rstrip("/") + "/run", parts.query, "")), auth
+        seconds = float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else math.nan
+    except OverflowError:
+        seconds = math.nan
+    if not seconds > 0:
+        raise ConfigError(f"{name}={value!r}: a number of seconds above 0 is needed, or None for no bound")
+    return None if math.isinf(seconds) else seconds
+
+
+def _transport_of_httpx(transport: httpx.AsyncBaseTransport | None) -> httpx.AsyncBaseTransport | None:
+    if transport is not None:
+        import httpx
+
+        if not isinstance(transport, httpx.AsyncBaseTransport):
+            raise ConfigError(f"transport={transport!r}: an httpx.AsyncBaseTransport is needed, or None for our own")
+    return transport

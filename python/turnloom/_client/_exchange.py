@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import httpx
 
+from turnloom._client._decoding import body_of
 from turnloom._client._transport import NETWORK_ERRORS, classify, is_out_of_descriptors, says_where_it_ends
 from turnloom._exceptions import (
     AgentDisconnected,
@@ -99,7 +100,7 @@ class Exchange:
             if self._status != 200:
                 await self._read_error(response)
                 return self._http_error()
-            async for chunk in response.aiter_bytes():
+            async for chunk in body_of(response):
                 self._take(chunk)
                 self._parser.feed(chunk)
         return self._finish(response)
@@ -114,7 +115,7 @@ class Exchange:
         self._moved()
 
     async def _read_error(self, response: httpx.Response) -> None:
-        async for chunk in response.aiter_bytes():
+        async for chunk in body_of(response):
             self._take(chunk)
             if len(self._head) >= MAX_ERROR_BYTES:
                 return
@@ -144,8 +145,10 @@ class Exchange:
         return rollout
 
     def _failed(self, error: Exception) -> Rollout:
+        if isinstance(error, UnicodeError) and self._sent is not None:
+            raise error  # no host's name: a bug, after which nothing may be sent again
         if self._silence.expired():
-            return self.timed_out(f"no byte moved for {self._run_timeout:g} s")
+            return self.ended("timeout", f"no byte moved for {self._run_timeout:g} s")
         if self._refused:
             return self._http_error()
         outcome, cause = classify(error)
@@ -155,9 +158,9 @@ class Exchange:
             return self._malformed(MalformedBody(f"the body cannot be decompressed ({what})", offset=self._received))
         return self._lost(outcome, f"{what} (try {self.tries})" if self._sent is None else f"{what} ({self._stage()})")
 
-    def timed_out(self, what: str) -> Rollout:
-        """The rollout when time is up now."""
-        return self._http_error() if self._refused else self._lost("timeout", f"{what} ({self._stage()})")
+    def ended(self, outcome: Outcome, what: str) -> Rollout:
+        """The rollout when it ends now, by no fault of the network's."""
+        return self._http_error() if self._refused else self._lost(outcome, f"{what} ({self._stage()})")
 
     @property
     def _refused(self) -> bool:
@@ -208,10 +211,12 @@ _ERRORS: Final[Mapping[Outcome, type[AgentError]]] = {
 
 
 def _meaning(status: int) -> str:
-    if status < 300:
-        return "only a 200 is an answer"
-    if status < 400:
+    if status in (300, 301, 302, 303, 307, 308):
         return "a redirect, which is not followed; name the agent's own URL"
+    if status == 304:
+        return "not modified, which is no answer to a POST; name the agent's own URL, with no cache before it"
+    if status < 400:
+        return "only a 200 is an answer"
     if status in (404, 405):
         return "this is not the URL of an agent"
     return "the agent does not take this row" if status == 422 else "the agent reports an error"

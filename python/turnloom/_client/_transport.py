@@ -11,6 +11,7 @@ import socket
 import ssl
 from collections.abc import Iterator
 from http.cookiejar import CookieJar, DefaultCookiePolicy
+from inspect import signature
 from typing import Any, Final
 
 import aiohttp
@@ -26,6 +27,11 @@ KEEPALIVE_TIMEOUT_S: Final = 2.0
 """How long an idle connection is kept. Servers close theirs after 5 s or more: ours must be gone before that."""
 MAX_HEADER_BYTES: Final = 1024 * 1024
 """For one header field. A long session cookie must not cost a rollout that is already paid for."""
+MAX_HEADERS: Final = 1024
+"""Header fields of one answer. aiohttp's own bound is 128 where it has one that can be set."""
+_HEADER_COUNT: Final[dict[str, Any]] = (
+    {"max_headers": MAX_HEADERS} if "max_headers" in signature(aiohttp.ClientSession.__init__).parameters else {}
+)
 TCP_KEEPALIVE: Final = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
 """Seconds of quiet, seconds between probes, and probes, until a peer that vanished counts as lost."""
 
@@ -55,7 +61,7 @@ class AgentTransport(AiohttpTransport):
         self._trust_env = trust_env
 
     def _new_session(self) -> aiohttp.ClientSession:
-        connector = _Connector(
+        connector = aiohttp.TCPConnector(
             limit=0,  # none: every rollout of a batch has a connection of its own
             keepalive_timeout=KEEPALIVE_TIMEOUT_S,
             ssl=self.ssl_context,
@@ -68,6 +74,7 @@ class AgentTransport(AiohttpTransport):
             read_bufsize=CHUNK_SIZE,
             max_field_size=MAX_HEADER_BYTES,
             trust_env=self._trust_env,
+            **_HEADER_COUNT,
         )
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
@@ -77,32 +84,16 @@ class AgentTransport(AiohttpTransport):
         return response
 
 
-class _Connector(aiohttp.TCPConnector):
-    """A connector that can be closed while requests are being sent to servers that do not read."""
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
-        self.in_use: set[asyncio.Transport] = set()
-
-    def close(self, *, abort_ssl: bool = False) -> Any:
-        for transport in tuple(self.in_use):
-            transport.abort()
-        return super().close(abort_ssl=abort_ssl)
-
-
 class _Request(aiohttp.ClientRequest):
     """A request that leaves no socket behind: closing alone would wait for the peer to read what is still unsent."""
 
     async def send(self, conn: Any) -> aiohttp.ClientResponse:
         transport: asyncio.Transport = conn.transport
-        in_use: set[asyncio.Transport] = self.session.connector.in_use  # type: ignore[union-attr]
 
         def given_back() -> None:
-            in_use.discard(transport)
             if transport.get_write_buffer_size() > 0:
                 transport.abort()
 
-        in_use.add(transport)
         conn.add_callback(given_back)
         return await super().send(conn)
 
@@ -142,6 +133,7 @@ OUTCOME_OF: Final[tuple[tuple[type[Exception], Outcome], ...]] = (
     (httpx.StreamError, "disconnected"),
     (TimeoutError, "timeout"),
     (OSError, "disconnected"),
+    (UnicodeError, "unreachable"),  # a host's name that cannot be encoded, found before anything is sent
 )
 """What an exception says about a rollout. In doubt it was delivered, and must not be sent again."""
 

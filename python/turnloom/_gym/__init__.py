@@ -1,11 +1,13 @@
-"""What NeMo Gym means by its JSON: `_request` is what a row sends, `_messages` and `_turns` what an answer says.
+"""What NeMo Gym means by its JSON: `_request` and `_sampling` are what a row sends, `_messages` and `_turns`
+what an answer says.
 
 Knows no HTTP, no trainer, and needs nothing but the standard library.
 """
 
 from turnloom._gym._items import item_type, items_of
 from turnloom._gym._messages import messages_from_agent_output, skipped_item_types
-from turnloom._gym._request import ROW_COLUMN, agent_of, agent_request, gym_row, prompt_of
+from turnloom._gym._request import ROW_COLUMN, agent_of, agent_request, check_row, gym_row, prompt_of
+from turnloom._gym._sampling import checked_sampling
 from turnloom._gym._turns import TurnRecord, turns_from_agent_output
 
 __all__ = [
@@ -13,6 +15,8 @@ __all__ = [
     "TurnRecord",
     "agent_of",
     "agent_request",
+    "check_row",
+    "checked_sampling",
     "gym_row",
     "item_type",
     "items_of",

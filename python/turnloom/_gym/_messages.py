@@ -17,8 +17,8 @@ def messages_from_agent_output(output: Any) -> list[dict[str, Any]]:
     output becomes a message of the role `tool`; messages of other roles stay. Items of other types are skipped (see
     `skipped_item_types`). Odd text is carried, never an error.
 
-    A call ends where its token ids are, or at an item that its model did not write. Where the ids are absent, its
-    items' order tells: reasoning, then at most one message, then tool calls.
+    A call ends where its token ids are, which its last item carries, or at an item that its model did not write. Where
+    the ids are absent, its items' order tells: reasoning, then at most one message, then tool calls.
 
     Args:
         output: `response.output`, `response`, or the whole answer.
@@ -39,10 +39,11 @@ def messages_from_agent_output(output: Any) -> list[dict[str, Any]]:
     """
     messages: list[dict[str, Any]] = []
     call = _Call()
-    for item in items_of(output):
+    items = items_of(output)
+    for item, call_has_ids in zip(items, _of_calls_with_ids(items), strict=True):
         kind = _kind(item)
         if kind in _CALL_ORDER:
-            if not call.takes(kind):
+            if not (call_has_ids or call.takes(kind)):
                 call.end(messages)
             call.add(kind, item)
         elif kind is not None:
@@ -82,6 +83,19 @@ def _kind(item: Any) -> str | None:
     if given == "function_call_output":
         return "tool"
     return given if given in ("reasoning", "function_call") else None
+
+
+def _of_calls_with_ids(items: list[Any]) -> list[bool]:
+    """For each item, whether it belongs to a call whose ids are there, so that their place tells the call's end."""
+    found: list[bool] = []
+    has_ids = False
+    for item in reversed(items):
+        if _kind(item) in ("tool", "other"):
+            has_ids = False
+        elif isinstance(item, Mapping) and carries_ids(item):
+            has_ids = True
+        found.append(has_ids)
+    return found[::-1]
 
 
 class _Call:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
-import math
+import reprlib
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from turnloom._exceptions import ConfigError
 from turnloom._gym._items import as_string
 from turnloom._gym._messages import messages_from_agent_output
+from turnloom._gym._sampling import checked_sampling, own_token_limit
 
 logger = logging.getLogger("turnloom")
 
@@ -28,18 +29,19 @@ def agent_request(row: Mapping[str, Any], *, max_tokens: int, temperature: float
 
     Args:
         row: one row of the dataset; it is not changed.
-        max_tokens: bounds `max_output_tokens`; a smaller one of the row's own stays.
-        temperature: replaces the row's own, since training is on-policy.
-        top_p: likewise.
+        max_tokens: at least 1; bounds `max_output_tokens`, of which a smaller one of the row's own stays.
+        temperature: at least 0; replaces the row's own, since training is on-policy.
+        top_p: above 0 and at most 1; likewise.
 
     Raises:
-        ConfigError: the row is not one that an agent could take.
+        ConfigError: the row is not one that an agent could take, or the sampling is out of its range.
 
     >>> row = {"nemo_gym_row": '{"responses_create_params": {"input": "2 + 2?", "max_output_tokens": 9}, "answer": 4}'}
     >>> agent_request(row, max_tokens=64, temperature=1.0, top_p=1.0)  # doctest: +NORMALIZE_WHITESPACE
     {'responses_create_params': {'input': '2 + 2?', 'max_output_tokens': 9, 'temperature': 1.0, 'top_p': 1.0},
      'answer': 4}
     """
+    limit, temperature, top_p = checked_sampling(max_tokens=max_tokens, temperature=temperature, top_p=top_p)
     request = gym_row(row)
     own_params = request.get("responses_create_params")
     if not isinstance(own_params, dict):
@@ -49,20 +51,35 @@ def agent_request(row: Mapping[str, Any], *, max_tokens: int, temperature: float
             f"within the JSON string of the column {ROW_COLUMN!r} (columns: {', '.join(map(str, row)) or 'none'})"
         )
     params = {name: value for name, value in own_params.items() if value is not None}
-    own_limit = _token_limit(params.get("max_output_tokens"))
-    params["max_output_tokens"] = max_tokens if own_limit is None else min(own_limit, max_tokens)
+    own_limit = own_token_limit(params)
+    params["max_output_tokens"] = limit if own_limit is None else min(own_limit, limit)
     params["temperature"] = temperature
     params["top_p"] = top_p
     return {**request, "responses_create_params": params}
+
+
+def check_row(row: Any) -> Mapping[str, Any]:
+    """The row itself.
+
+    Raises:
+        ConfigError: it is no mapping.
+    """
+    if not isinstance(row, Mapping):
+        raise ConfigError(
+            f"a row is a mapping, from the names of columns to their values, not {type(row).__name__}: it begins "
+            f"{reprlib.repr(row)[:80]}"
+        )
+    return row
 
 
 def gym_row(row: Mapping[str, Any]) -> dict[str, Any]:
     """The row as NeMo Gym knows it: a new object, before the trainer's sampling is put in.
 
     Raises:
-        ConfigError: `nemo_gym_row` is not a string, not JSON, or not an object.
+        ConfigError: the row is no mapping, or nested without end; or `nemo_gym_row` is not a string, not JSON, or not
+            an object.
     """
-    text = row.get(ROW_COLUMN)
+    text = check_row(row).get(ROW_COLUMN)
     if text is None:
         return _without_nulls_of_arrow(row)
     if not isinstance(text, str):
@@ -114,23 +131,17 @@ def prompt_of(row: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The row's `responses_create_params.input` as chat messages, for rows without a `prompt`; empty if there is none.
 
     Raises:
-        ConfigError: `nemo_gym_row` cannot be read.
+        ConfigError: the row is no mapping, or its `nemo_gym_row` cannot be read.
 
     >>> prompt_of({"responses_create_params": {"input": "2 + 2?"}})
     [{'role': 'user', 'content': '2 + 2?'}]
     """
-    source = row if row.get(ROW_COLUMN) is None else gym_row(row)
+    source = row if check_row(row).get(ROW_COLUMN) is None else gym_row(row)
     params = source.get("responses_create_params")
     given = params.get("input") if isinstance(params, Mapping) else None
     if isinstance(given, str):
         return [{"role": "user", "content": given}]
     return messages_from_agent_output(given) if isinstance(given, (list, tuple)) else []
-
-
-def _token_limit(value: Any) -> int | None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        return None
-    return int(value)
 
 
 _warned: set[str] = set()
@@ -140,12 +151,17 @@ _warned: set[str] = set()
 def _without_nulls_of_arrow(row: Mapping[str, Any]) -> dict[str, Any]:
     removed: set[str] = set()
     columns = {name: value for name, value in row.items() if name not in ("prompt", ROW_COLUMN)}
-    kept = {name: _prune(value, name, removed) for name, value in columns.items() if value is not None}
+    removed.update(str(name) for name, value in columns.items() if value is None)
+    try:
+        kept = {name: _prune(value, name, removed) for name, value in columns.items() if value is not None}
+    except RecursionError as error:
+        raise ConfigError("the row is nested too deeply, or contains itself: no JSON can be made of it") from error
     if removed and "nulls" not in _warned:
         _warned.add("nulls")
         logger.warning(
-            "null members are left out of the rows sent to NeMo Gym, first in %s: Arrow adds them where the objects of "
-            "a nested column differ. Keep each row as a JSON string in the column %r to send it exactly as it is.",
+            "null members are left out of the rows sent to NeMo Gym, first in %s: Arrow adds them where rows, or the "
+            "objects of a nested column, differ. Keep each row as a JSON string in the column %r to send it exactly as "
+            "it is.",
             ", ".join(sorted(removed)[:5]),
             ROW_COLUMN,
         )

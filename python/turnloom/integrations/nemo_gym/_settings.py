@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
+import inspect
 import json
 import logging
+import pickle
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from numbers import Integral
 from typing import Any, Final
 
 from turnloom._exceptions import ConfigError
@@ -13,6 +17,21 @@ from turnloom._exceptions import ConfigError
 logger = logging.getLogger("turnloom")
 
 _OF_THE_CLIENT: Final = ("run_timeout", "deadline", "branches", "honor_mask_sample")
+
+_AT_LEAST: Final = {"num_generations": 1, "max_inflight_tasks": 1, "score_queue_maxsize": 0, "dataset_start_index": 0}
+"""Settings that are integers, and the least that works."""
+
+_OF_THE_PROCESS: Final = frozenset(
+    {
+        "rollout_buffer",
+        "model_version_value",
+        "heartbeat_value",
+        "failed_event",
+        "exception_info_queue",
+        "metrics_queue",
+    }
+)
+"""What TRL's worker itself hands to the loop."""
 
 _FROM_CONFIG: Final = {
     "num_generations": "num_generations",
@@ -51,16 +70,47 @@ def settings_from_config(config: Any) -> dict[str, Any]:
 
 
 def client_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that are the client's, as far as they are given."""
+    """Those that are the client's alone, as far as they are given."""
     return {name: settings[name] for name in _OF_THE_CLIENT if name in settings}
 
 
+def known_settings(*classes: type) -> frozenset[str]:
+    """The names of the keywords that these classes take, and of our own."""
+    named = {
+        parameter.name
+        for cls in classes
+        for parameter in inspect.signature(cls).parameters.values()
+        if parameter.kind is not inspect.Parameter.VAR_KEYWORD
+    }
+    return frozenset(named - _OF_THE_PROCESS | {*_OF_THE_CLIENT, "train_turn_fn"})
+
+
+def check_names(settings: Collection[str], known: Collection[str]) -> None:
+    """Refuse keywords that nobody takes; the worker's process would die of them.
+
+    Raises:
+        ConfigError: it names them, and what they are like.
+    """
+    told = []
+    for name in settings:
+        if name not in known:
+            close = difflib.get_close_matches(name, sorted(known))
+            told.append(f"{name!r}" + (f" (did you mean {' or '.join(map(repr, close))}?)" if close else ""))
+    if told:
+        raise ConfigError(f"the rollout worker has no setting {', '.join(told)}")
+
+
 def check_settings(settings: Mapping[str, Any]) -> None:
-    """Refuse what the agents could not follow.
+    """Refuse what the agents could not follow, and what the worker's process would die of.
 
     Raises:
         ConfigError: it names the setting, and what to do.
     """
+    for name, least in _AT_LEAST.items():
+        value = settings.get(name, least)
+        if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
+            raise ConfigError(f"{name}={value!r}: an integer of at least {least} is needed")
+    _check_train_turn_fn(settings.get("train_turn_fn"))
     for name, neutral in _NEUTRAL.items():
         if settings.get(name) not in neutral:
             raise ConfigError(
@@ -74,6 +124,48 @@ def check_settings(settings: Mapping[str, Any]) -> None:
         raise ConfigError("lora_name cannot reach the policy: NeMo Gym's agents ask for the model of their own config")
     if settings.get("chat_template_kwargs"):
         logger.warning("chat_template_kwargs does not reach the agents: set it on NeMo Gym's model server")
+
+
+def _check_train_turn_fn(given: Any) -> None:
+    if given is None:
+        return
+    if not callable(given):
+        raise ConfigError(f"train_turn_fn={given!r}: a function of one turn is needed")
+    try:
+        pickle.dumps(given)
+    except Exception as error:  # whatever its own __reduce__ raises, too
+        raise ConfigError(
+            f"train_turn_fn={given!r} cannot be sent to the worker's process ({error}): lambdas and functions within "
+            "functions cannot. Use a module-level function"
+        ) from error
+
+
+def check_tokenizer(processing_class: Any) -> None:
+    """Refuse what is no tokenizer.
+
+    Raises:
+        ConfigError: it says what is needed.
+    """
+    if processing_class is None or isinstance(processing_class, (int, float, Mapping, Sequence)):  # a name, say
+        raise ConfigError(
+            f"processing_class={processing_class!r}: the tokenizer itself is needed, such as "
+            "AutoTokenizer.from_pretrained(...)"
+        )
+
+
+def reward_functions(given: Any) -> list[Callable[..., Any]]:
+    """The reward functions as a list, of one or of several.
+
+    Raises:
+        ConfigError: there is something else among them.
+    """
+    functions = [given] if callable(given) else given
+    if isinstance(functions, (str, bytes)) or not isinstance(functions, Sequence):
+        raise ConfigError(f"reward_funcs={given!r}: a function, or a list of functions, is needed")
+    for function in functions:
+        if not callable(function):
+            raise ConfigError(f"reward_funcs has {function!r}, which is no function")
+    return list(functions)
 
 
 def eos_token_ids(processing_class: Any, generation_config: Any = None) -> list[int]:

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
 from turnloom._client import GymClient
 from turnloom._exceptions import ConfigError
-from turnloom._groups import DenseIds, Ledger, OpenRows, check_rows, only_members, train_only
-from turnloom._rollout import Rollout, Turn
+from turnloom._groups import DenseIds, Ledger, OpenRows, WantedTurns, agent_for, check_rows, only_members
+from turnloom._gym import checked_sampling
+from turnloom._rollout import Rollout
 from turnloom.integrations.nemo_gym._process import (
     EndsWell,
     leave_interrupts_to_the_trainer,
@@ -23,10 +23,14 @@ from turnloom.integrations.nemo_gym._process import (
     stop_without_trainer,
 )
 from turnloom.integrations.nemo_gym._settings import (
+    check_names,
     check_settings,
+    check_tokenizer,
     client_settings,
     eos_token_ids,
+    known_settings,
     published_adapter,
+    reward_functions,
     settings_from_config,
 )
 from turnloom.integrations.nemo_gym._trl_version import check_trl_hooks, check_trl_version
@@ -66,7 +70,8 @@ class NemoGymRolloutLoop(_AsyncRolloutLoop):  # type: ignore[misc]
     _provides_rollout_reward = True
 
     def __init__(self, agent_servers: dict[str, str], run_timeout: float = 300.0, **kwargs: Any) -> None:
-        self._train_turn_fn: Callable[[Turn], bool] | None = kwargs.pop("train_turn_fn", None)
+        train_turn_fn = kwargs.pop("train_turn_fn", None)
+        self._wanted_turns = None if train_turn_fn is None else WantedTurns(train_turn_fn)
         gym_settings = {name: kwargs.pop(name) for name in client_settings(kwargs)}
         leave_interrupts_to_the_trainer()
         # TRL would refuse a chat template that it cannot parse responses of; here nothing is parsed.
@@ -78,6 +83,7 @@ class NemoGymRolloutLoop(_AsyncRolloutLoop):  # type: ignore[misc]
         self._gym = GymClient(
             agent_servers, run_timeout=run_timeout, fork_threshold_tokens=self._fork_threshold_tokens, **gym_settings
         )
+        self._agents = tuple(agent_servers)
         self._open_rows = OpenRows(self.num_generations)
         self._dense_ids = DenseIds()
         self._ledger = Ledger()
@@ -115,17 +121,16 @@ class NemoGymRolloutLoop(_AsyncRolloutLoop):  # type: ignore[misc]
         self, prompt: Any, tool_dict: Any = None, tools: Any = None, group_id: int = 0
     ) -> tuple[list[Any], list[int], list[Any], int, int, float | None]:
         began = time.monotonic()
-        rollout = await self._run(self._open_rows.take(group_id))
+        row = self._open_rows.take(group_id)
+        rollout = await self._run(row)
         if rollout is None:
-            self._ledger.enter_cancelled()
+            self._ledger.enter_cancelled(agent_for(row, self._agents))
             return _FAILED
         latency_s = time.monotonic() - began
         self._ledger.enter(rollout, latency_s=latency_s)
         if rollout.outcome != "ok":
             return _FAILED
-        rows = rollout.rows
-        if self._train_turn_fn is not None:
-            rows = train_only(rows, rollout.turns, self._train_turn_fn)
+        rows = rollout.rows if self._wanted_turns is None else self._wanted_turns.rows_of(rollout)
         ids = rollout.generated_ids()
         self._push_rollout_metrics(
             turns=len(rollout.turns),
@@ -135,8 +140,9 @@ class NemoGymRolloutLoop(_AsyncRolloutLoop):  # type: ignore[misc]
             loop_exhausted=False,
             duration_s=latency_s,
         )
-        rollout_id = uuid.uuid4().hex
-        sequences = [TrainingSequence(*row, rollout_id) for row in rows]
+        sequences = [
+            TrainingSequence(each.input_ids, each.completion_mask, each.old_log_probs, each.rollout_id) for each in rows
+        ]
         return rollout.messages(), ids, sequences, 0, 0, rollout.reward
 
     async def _run(self, row: dict[str, Any]) -> Rollout | None:
@@ -186,7 +192,8 @@ class NemoGymRolloutWorker(EndsWell, AsyncRolloutWorker):  # type: ignore[misc]
         **kwargs: what TRL's worker takes.
 
     Raises:
-        ConfigError: an unknown agent in a row, or a setting that no agent could follow.
+        ConfigError: a row that no agent could take, or a setting that is unknown, out of its range, or such that no
+            agent could follow it.
     """
 
     _loop_cls = NemoGymRolloutLoop
@@ -201,8 +208,15 @@ class NemoGymRolloutWorker(EndsWell, AsyncRolloutWorker):  # type: ignore[misc]
         reward_funcs: RewardFuncs = (),
         **kwargs: Any,
     ) -> None:
+        check_names(kwargs, known_settings(AsyncRolloutWorker, _AsyncRolloutLoop))
         check_settings(kwargs)
-        GymClient(agent_servers, **client_settings(kwargs))  # raises for what it cannot use
+        checked_sampling(
+            max_tokens=max_tokens, temperature=kwargs.get("temperature", 1.0), top_p=kwargs.get("top_p", 1.0)
+        )
+        check_tokenizer(processing_class)
+        rewards = reward_functions(reward_funcs)
+        threshold = {name: kwargs[name] for name in ("fork_threshold_tokens",) if name in kwargs}
+        GymClient(agent_servers, **client_settings(kwargs), **threshold)  # raises for what it cannot use
         check_rows(dataset, agent_servers)
         kwargs.setdefault("model_name", getattr(processing_class, "name_or_path", ""))
         kwargs.setdefault("eos_token_ids", eos_token_ids(processing_class))
@@ -211,7 +225,7 @@ class NemoGymRolloutWorker(EndsWell, AsyncRolloutWorker):  # type: ignore[misc]
             dataset=dataset,
             processing_class=processing_class,
             max_tokens=max_tokens,
-            reward_funcs=[reward_funcs] if callable(reward_funcs) else list(reward_funcs),
+            reward_funcs=rewards,
             **kwargs,
         )
 

@@ -1,7 +1,7 @@
 """NeMo Gym as the rollout worker of TRL's `AsyncGRPOTrainer`.
 
 `NemoGymRolloutWorker` is what a trainer takes, `NemoGymRolloutLoop` what runs in its process. The three functions
-need no TRL; asking for a class imports it.
+need no TRL; asking for a class by its name imports it (`import *`, which has to work without TRL, leaves them out).
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 from turnloom._gym import TurnRecord, agent_request, messages_from_agent_output, turns_from_agent_output
 
 if TYPE_CHECKING:
-    from turnloom.integrations.nemo_gym._trl import NemoGymRolloutLoop, NemoGymRolloutWorker
+    from turnloom.integrations.nemo_gym._trl import NemoGymRolloutLoop as NemoGymRolloutLoop
+    from turnloom.integrations.nemo_gym._trl import NemoGymRolloutWorker as NemoGymRolloutWorker
 
 __all__ = [
-    "NemoGymRolloutLoop",
-    "NemoGymRolloutWorker",
     "TurnRecord",
     "agent_request",
     "messages_from_agent_output",

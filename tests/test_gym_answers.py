@@ -1,10 +1,8 @@
-"""What NeMo Gym means by its JSON: rows as requests, answers as messages and as turns."""
+"""What NeMo Gym means by its JSON: answers as messages and as turns."""
 
-import copy
 import doctest
 import importlib
 import json
-import logging
 from typing import Any
 
 import numpy as np
@@ -15,146 +13,15 @@ from trl.experimental.async_grpo.async_rollout_worker import _chain_to_sequences
 
 import turnloom
 from conftest import RealBody
-from turnloom._gym import _request, agent_of, prompt_of, skipped_item_types
-from turnloom.integrations.nemo_gym.rollout import (
-    agent_request,
-    messages_from_agent_output,
-    turns_from_agent_output,
-)
-
-SAMPLING = {"max_tokens": 64, "temperature": 0.7, "top_p": 0.9}
-SENT_SAMPLING = {"max_output_tokens": 64, "temperature": 0.7, "top_p": 0.9}
+from turnloom._gym import skipped_item_types
+from turnloom.integrations.nemo_gym.rollout import messages_from_agent_output, turns_from_agent_output
 
 
-@pytest.mark.parametrize("module", ["_items", "_messages", "_request", "_turns"])
+@pytest.mark.parametrize("module", ["_messages", "_request", "_turns"])
 def test_the_examples_in_the_docstrings_run(module: str) -> None:
     result = doctest.testmod(importlib.import_module(f"turnloom._gym.{module}"))
     assert result.failed == 0
-    assert result.attempted > 0 or module == "_items"
-
-
-# The request
-
-
-def gym_row_column(**row: Any) -> dict[str, Any]:
-    return {"nemo_gym_row": json.dumps(row), "prompt": "not sent", "id": 1}
-
-
-def test_the_json_column_is_sent_as_it_is_and_wins() -> None:
-    own = {
-        "responses_create_params": {"input": "hi", "tools": []},
-        "a": {"b": None, "c": [None, {"d": None}]},
-        "z": None,
-    }
-    sent = agent_request(gym_row_column(**own), **SAMPLING)
-    assert sent == {**own, "responses_create_params": {"input": "hi", "tools": [], **SENT_SAMPLING}}
-
-
-def test_without_the_json_column_all_columns_but_the_prompt_are_sent() -> None:
-    row = {"prompt": [{"role": "user"}], "nemo_gym_row": None, "responses_create_params": {"input": "hi"}, "answer": 4}
-    sent = agent_request(row, **SAMPLING)
-    assert sent == {"responses_create_params": {"input": "hi", **SENT_SAMPLING}, "answer": 4}
-
-
-def test_null_members_that_arrow_added_are_left_out_but_never_elements_of_lists(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(_request, "_warned", set())
-    row = {
-        "responses_create_params": {"input": [{"role": "user", "name": None}], "top_logprobs": None},
-        "ground_truth": {"calls": [None, {"name": "f", "arguments": {"x": None, "y": 0}}], "note": None},
-        "agent_ref": None,
-    }
-    before = copy.deepcopy(row)
-    for _ in range(3):
-        sent = agent_request(row, **SAMPLING)
-    assert sent == {
-        "responses_create_params": {"input": [{"role": "user"}], **SENT_SAMPLING},
-        "ground_truth": {"calls": [None, {"name": "f", "arguments": {"y": 0}}]},
-    }
-    assert row == before
-    (warning,) = caplog.records
-    assert "ground_truth.note" in warning.message
-    assert "nemo_gym_row" in warning.message
-
-
-def test_nulls_directly_in_the_parameters_are_dropped_from_every_row_without_a_word(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(_request, "_warned", set())
-    params = {"input": "hi", "top_logprobs": None, "temperature": None, "metadata": {"x": None}}
-    from_json = agent_request(gym_row_column(responses_create_params=params), **SAMPLING)
-    assert from_json["responses_create_params"] == {"input": "hi", "metadata": {"x": None}, **SENT_SAMPLING}
-    agent_request({"responses_create_params": {"input": "hi", "top_logprobs": None}}, **SAMPLING)
-    assert not caplog.records
-
-
-@pytest.mark.parametrize(
-    ("own", "sent"), [(None, 64), (16, 16), (64.0, 64), (32.0, 32), (1000, 64), ("16", 64), (True, 64)]
-)
-def test_the_smaller_token_limit_is_sent(own: Any, sent: int) -> None:
-    params = {"input": "hi", "max_output_tokens": own}
-    for row in ({"responses_create_params": params}, gym_row_column(responses_create_params=params)):
-        limit = agent_request(row, **SAMPLING)["responses_create_params"]["max_output_tokens"]
-        assert (limit, type(limit)) == (sent, int)
-
-
-@pytest.mark.parametrize(
-    ("row", "said"),
-    [
-        ({"nemo_gym_row": "{"}, "not JSON"),
-        ({"nemo_gym_row": "[" * 100_000}, "not JSON"),
-        ({"nemo_gym_row": "[]"}, "not a JSON object"),
-        ({"nemo_gym_row": {"responses_create_params": {}}}, "not dict"),
-        ({"nemo_gym_row": "{}"}, "responses_create_params is missing"),
-        ({"prompt": "hi", "answer": 4}, "responses_create_params is missing"),
-        ({"responses_create_params": "hi"}, "is not an object"),
-    ],
-)
-def test_rows_that_no_agent_could_take_are_refused(row: dict[str, Any], said: str) -> None:
-    with pytest.raises(turnloom.ConfigError, match=said):
-        agent_request(row, **SAMPLING)
-
-
-@pytest.mark.parametrize(
-    ("request_", "agent"),
-    [
-        ({}, "code"),
-        ({"agent_ref": None}, "code"),
-        ({"agent_ref": {}}, "code"),
-        ({"agent_ref": {"name": None}}, "code"),
-        ({"agent_ref": {"type": "responses_api_agents", "name": "math"}}, "math"),
-    ],
-)
-def test_a_row_goes_to_the_agent_it_names_or_to_the_first(request_: dict[str, Any], agent: str) -> None:
-    assert agent_of(request_, {"code": "http://a", "math": "http://b"}) == agent
-
-
-@pytest.mark.parametrize("reference", [{"name": "chess"}, {"name": ""}, {"name": 3}, {"name": ["math"]}, "math", 7])
-def test_an_agent_that_there_is_not_is_refused_with_those_there_are(reference: Any) -> None:
-    with pytest.raises(turnloom.ConfigError, match="agents: code, math"):
-        agent_of({"agent_ref": reference}, ["code", "math"])
-
-
-def test_a_prompt_is_made_of_the_input() -> None:
-    items = [
-        {"role": "developer", "content": "Be brief."},
-        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "2 + "}, {"text": "2?"}]},
-        {"type": "function_call", "name": "add", "arguments": "{}", "call_id": "c"},
-    ]
-    wanted = [
-        {"role": "developer", "content": "Be brief."},
-        {"role": "user", "content": "2 + 2?"},
-        {
-            "role": "assistant",
-            "content": "",
-            "tool_calls": [{"id": "c", "type": "function", "function": {"name": "add", "arguments": {}}}],
-        },
-    ]
-    assert prompt_of({"responses_create_params": {"input": items}}) == wanted
-    assert prompt_of(gym_row_column(responses_create_params={"input": items})) == wanted
-    assert prompt_of(gym_row_column(responses_create_params={"input": "hi"})) == [{"role": "user", "content": "hi"}]
-    assert prompt_of({"answer": 4}) == prompt_of({"responses_create_params": {"input": None}}) == []
+    assert result.attempted > 0
 
 
 # Messages
@@ -211,6 +78,13 @@ def shape(messages: list[dict[str, Any]]) -> list[str]:
         ([thought("t", **IDS), said("a", **IDS)], ["a (t)", "a a"]),
         ([said("a", **IDS), said("")], ["a a", "a"]),
         ([said("a", prompt_token_ids=[], generation_token_ids=[]), call("f")], ["a a f!"]),
+        ([call("f"), said("a", **IDS)], ["a a f!"]),
+        ([said("a"), said("b", **IDS)], ["a ab"]),
+        ([said("a"), thought("t"), said("b"), call("f", **IDS), said("c")], ["a (t) ab f!", "a c"]),
+        ([call("f"), {"type": "mcp_call"}, said("a"), call("g", **IDS)], ["a a f! g!"]),
+        ([call("f"), {"type": "mcp_call", **IDS}, said("a", **IDS)], ["a f!", "a a"]),
+        ([said("a"), said("b"), result("f", "1"), said("c", **IDS)], ["a a", "a b", "t 1", "a c"]),
+        ([said("a"), said("b"), {**result("f", "1"), **IDS}], ["a a", "a b", "t 1"]),
         ([said("a"), {"role": "user", "content": "no"}, said("b")], ["a a", "u no", "a b"]),
         ([{"content": "without type and role"}, call("f")], ["a without type and role f!"]),
         ([thought("t"), {"type": "web_search_call"}, said("a")], ["a (t) a"]),
@@ -408,9 +282,3 @@ def test_turns_and_messages_agree_with_the_native_path(real_body: RealBody, thre
         assert row.old_log_probs.tobytes() == np.asarray(sequence.old_log_probs, np.float32).tobytes()
     assert all(getattr(rollout.drift, name) == count for name, count in tally.items())
     assert rollout.messages() == messages_from_agent_output(document)
-
-
-def test_no_warning_is_given_for_rows_in_the_json_column(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.DEBUG):
-        agent_request(gym_row_column(responses_create_params={"input": "hi"}, note=None), **SAMPLING)
-    assert not caplog.records

@@ -1,0 +1,67 @@
+"""The URLs of agent servers, checked before anything is sent."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from ipaddress import IPv4Address, IPv6Address
+from typing import Final
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+from turnloom._exceptions import ConfigError
+
+_ODD_CHARACTERS: Final = re.compile(r"[\s\\\x00-\x1f\x7f]")
+"""Parsers of URLs drop them, or disagree about what they mean."""
+_HOST_AND_PORT: Final = re.compile(r"(\[[^][]+]|[^][:]+)(:[0-9]*)?")
+_HOST_NAME: Final = re.compile(r"(?=.{1,254}$)[a-z0-9_-]{1,63}(\.[a-z0-9_-]{1,63})*\.?", re.IGNORECASE)
+_FOUR_NUMBERS: Final = re.compile(r"\d+(\.\d+){3}", re.ASCII)
+
+
+def run_urls(agent_servers: Mapping[str, str]) -> dict[str, tuple[str, tuple[str, str] | None]]:
+    """Per agent the URL to POST to, and the user and password that stood in its URL.
+
+    Raises:
+        ConfigError: there is no agent, or a URL is none.
+    """
+    if not isinstance(agent_servers, Mapping) or not agent_servers:
+        raise ConfigError("agent_servers: name at least one, such as {'math': 'http://127.0.0.1:8001'}")
+    return {name: _run_url(name, url) for name, url in agent_servers.items()}
+
+
+def _run_url(name: str, url: str) -> tuple[str, tuple[str, str] | None]:
+    try:
+        parts = urlsplit(_plain(url))
+        host = parts.netloc.rpartition("@")[2]
+        _check_host(parts.hostname or "")
+        sound = parts.scheme in ("http", "https") and parts.port != 0 and bool(_HOST_AND_PORT.fullmatch(host))
+    except (ValueError, AttributeError, TypeError):
+        sound = False
+    if not sound:
+        raise ConfigError(f"agent {name!r}: {url!r} is no URL of a server, such as 'http://127.0.0.1:8001'")
+    auth = (unquote(parts.username or ""), unquote(parts.password or "")) if "@" in parts.netloc else None
+    return urlunsplit((parts.scheme, host, parts.path.rstrip("/") + "/run", parts.query, "")), auth
+
+
+def _plain(url: str) -> str:
+    url.encode()  # raises for half a surrogate pair
+    if odd := _ODD_CHARACTERS.search(url):
+        raise ValueError(f"{odd[0]!r} in a URL")
+    return url
+
+
+def _check_host(host: str) -> None:
+    """Raises ValueError for what no address can be found for, whatever the network."""
+    if ":" in host:
+        IPv6Address(host)
+    elif _FOUR_NUMBERS.fullmatch(host):
+        IPv4Address(host)
+    elif not _HOST_NAME.fullmatch(_ascii(host)):
+        raise ValueError("no name of a host")
+
+
+def _ascii(host: str) -> str:
+    if host.isascii() and "xn--" not in host:
+        return host
+    import idna  # what httpx itself encodes such names with
+
+    return idna.encode(host).decode("ascii")

@@ -1,0 +1,40 @@
+"""The tables of the documentation are those of the code."""
+
+import re
+from pathlib import Path
+from typing import get_args
+
+import turnloom
+from turnloom._rollout import Outcome
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def tables(text: str) -> list[dict[str, str]]:
+    """Each table whose first column is code: second column by first."""
+    rows = [re.fullmatch(r"\| `(\w+)` \| (.*) \|", line) for line in text.splitlines()]
+    found: list[dict[str, str]] = [{}]
+    for row in rows:
+        if row:
+            found[-1][row[1]] = row[2]
+        elif found[-1]:
+            found.append({})
+    return [table for table in found if table]
+
+
+def test_outcomes_and_defects() -> None:
+    outcomes, defects = tables((ROOT / "docs" / "outcomes.md").read_text())
+    assert outcomes == turnloom.OUTCOMES
+    assert list(outcomes) == list(get_args(Outcome))
+    assert defects == turnloom.DEFECT_CODES
+
+
+def test_the_readme_names_every_outcome_that_a_rollout_can_have() -> None:
+    section = (ROOT / "README.md").read_text().split("## What a rollout can be")[1].split("\n## ")[0]
+    assert set(re.findall(r"`(\w+)`", section)) >= set(turnloom.OUTCOMES) - {"cancelled"}
+
+
+def test_the_core_has_no_other_defect_codes() -> None:
+    source = "".join((ROOT / "rust" / name).read_text() for name in ("weave.rs", "weave/bundle.rs"))
+    used = re.findall(r'\("([a-z_]+)", format!|code: "([a-z_]+)"|\w+, "([a-z_]+)", (?:detail|format!)', source)
+    assert {code for codes in used for code in codes if code} == set(turnloom.DEFECT_CODES)
