@@ -3,14 +3,15 @@
 //! [`fit`] says which rows stay and how much of them; a layout made from that says how large each array is, and `write`
 //! fills memory of that size, every element of it.
 
-use std::ops::Range;
-
 mod fit;
+
+use std::hint::black_box;
+use std::ops::Range;
 
 pub use fit::{CollateError, Fitted, Limits, Overflow, RowView, fit};
 
-/// So many tokens go into all arrays before the next ones do. Then the reads of some arrays and the writes to others are
-/// under way together, which takes a fifth less time than array by array.
+/// So many tokens go into all arrays before the next ones do. The reads and writes of the arrays are then under way
+/// together, as they are not when each row of each array is one long copy: it takes a sixth less time.
 const BLOCK: usize = 128;
 
 fn blocks(tokens: usize) -> impl Iterator<Item = Range<usize>> {
@@ -21,9 +22,18 @@ fn shifted(range: &Range<usize>, by: usize) -> Range<usize> {
     range.start + by..range.end + by
 }
 
+/// A copy in line. What `copy_from_slice` calls is slower for as little as a block, and the compiler would call it for
+/// this loop too, if it saw that the slices do not overlap.
+fn copy<T: Copy>(to: &mut [T], from: &[T]) {
+    let (to, from) = black_box((to, from));
+    for (to, from) in to.iter_mut().zip(from) {
+        *to = *from;
+    }
+}
+
 fn copy_values(to: &mut Option<&mut [f32]>, place: Range<usize>, values: Option<&[f32]>) {
     if let (Some(to), Some(values)) = (to, values) {
-        to[place].copy_from_slice(values);
+        copy(&mut to[place], values);
     }
 }
 
@@ -92,10 +102,10 @@ impl<'a> Padded<'a> {
             for block in blocks(row.len()) {
                 let place = shifted(&block, start);
                 let block = row.part(block);
-                to.input_ids[place.clone()].copy_from_slice(block.input_ids);
+                copy(&mut to.input_ids[place.clone()], block.input_ids);
                 to.attention_mask[place.clone()].fill(1);
-                to.completion_mask[place.clone()].copy_from_slice(block.completion_mask);
-                to.old_log_probs[place.clone()].copy_from_slice(block.old_log_probs);
+                copy(&mut to.completion_mask[place.clone()], block.completion_mask);
+                copy(&mut to.old_log_probs[place.clone()], block.old_log_probs);
                 copy_values(&mut to.values, place, block.values);
             }
         }
@@ -169,10 +179,10 @@ impl<'a> PromptCompletion<'a> {
             for block in blocks(completion.len()) {
                 let place = shifted(&block, start);
                 let block = completion.part(block);
-                to.completion_ids[place.clone()].copy_from_slice(block.input_ids);
+                copy(&mut to.completion_ids[place.clone()], block.input_ids);
                 to.completion_mask[place.clone()].fill(1);
-                to.loss_mask[place.clone()].copy_from_slice(block.completion_mask);
-                to.old_log_probs[place.clone()].copy_from_slice(block.old_log_probs);
+                copy(&mut to.loss_mask[place.clone()], block.completion_mask);
+                copy(&mut to.old_log_probs[place.clone()], block.old_log_probs);
                 copy_values(&mut to.values, place, block.values);
             }
         }
@@ -236,9 +246,9 @@ impl<'a> Packed<'a> {
                     *to = position;
                 }
                 let block = row.part(block);
-                to.input_ids[place.clone()].copy_from_slice(block.input_ids);
-                to.completion_mask[place.clone()].copy_from_slice(block.completion_mask);
-                to.old_log_probs[place.clone()].copy_from_slice(block.old_log_probs);
+                copy(&mut to.input_ids[place.clone()], block.input_ids);
+                copy(&mut to.completion_mask[place.clone()], block.completion_mask);
+                copy(&mut to.old_log_probs[place.clone()], block.old_log_probs);
                 to.row_index[place.clone()].fill(index);
                 copy_values(&mut to.values, place, block.values);
             }

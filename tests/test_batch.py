@@ -131,6 +131,18 @@ def test_any_rows_with_any_settings(layout: Any, rows: list[TrainingRow], settin
     assert told(layout(rows, **settings)) == expected | {"values": None}
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_rows_of_many_tokens(layout: Any) -> None:
+    """The core lays them out piece by piece."""
+    drawn = np.random.default_rng(0)
+    rows = []
+    for length in (1, 127, 128, 129, 255, 256, 257, 1_000):
+        mask = drawn.integers(0, 2, length) * (np.arange(length) >= length // 5)
+        rows.append(row(drawn.integers(0, 99, length).tolist(), mask.tolist(), (-0.5 * mask).tolist()))
+    values = [drawn.random(len(one.input_ids), np.float32) for one in rows]
+    assert told(layout(rows, values=values)) == laid_out_by_hand(layout, rows, values, {"max_length": 1_000})
+
+
 # Rows that are too long, ids that do not exist
 
 
