@@ -5,7 +5,6 @@ use std::fmt;
 /// Open brackets at once; one more is an error.
 pub const MAX_DEPTH: usize = 512;
 /// Characters of one number; one more is an error. Python's `int` refuses more than 4300 digits.
-/// A string of more, quotes and escapes included, is no token id.
 pub const MAX_NUMBER_CHARS: usize = 4096;
 /// Bytes of one key; one more is an error.
 pub const MAX_KEY_BYTES: usize = 1 << 20;

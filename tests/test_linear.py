@@ -8,12 +8,10 @@ least of several runs counts, since whatever else the machine does only adds.
 `benches/curve.py` prints the curves.
 """
 
-import gc
 import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,15 +26,6 @@ MOST_PER_BYTE = 2.5
 MEGABYTE = 1_000_000
 
 
-@pytest.fixture
-def no_collector() -> Iterator[None]:
-    """Python's collector off: what it costs depends on all that is alive in the process."""
-    gc.disable()
-    yield
-    gc.enable()
-
-
-@pytest.mark.usefixtures("no_collector")
 @pytest.mark.parametrize("name", SHAPES)
 def test_time_is_linear(name: str) -> None:
     assert_linear(SHAPES[name])
@@ -52,7 +41,6 @@ def assert_linear(shape: Shape) -> None:
     raise AssertionError(f"a byte costs {ratio:.1f} times as much in a body eight times as large")
 
 
-@pytest.mark.usefixtures("no_collector")
 def test_a_quadratic_cost_is_seen() -> None:
     def quadratic(pieces: list[bytes], _: object) -> int:
         return 0 * sum(1 for _ in pieces for _ in pieces)
@@ -65,19 +53,15 @@ def test_a_quadratic_cost_is_seen() -> None:
 
 MEASURE = """
     import sys, turnloom
+    from high_water import high_water
     from turnloom import _native
-
-    def high_water():
-        # Not getrusage: what that tells of a child process begins at what its parent had.
-        with open("/proc/self/status") as status:
-            return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
 
     parser = _native.Parser(fork_threshold_tokens=int(sys.argv[1]), best_branch=sys.argv[2] == "best")
     turnloom.parse_run("{}")
     before = high_water()
     arrays = objects = 0
     try:
-        while piece := sys.stdin.buffer.read(65_536):
+        while piece := sys.stdin.buffer.read(int(sys.argv[3])):
             parser.feed(piece)
         residual, members, response, rows, turns, defects, _, lost = parser.finish()
         arrays = len(residual) + sum(20 * len(row[0]) for row in rows) + sum(8 * len(ids) for _, ids in lost)
@@ -92,8 +76,9 @@ MEASURE = """
 def test_memory_is_what_comes_out(name: str) -> None:
     shape = SHAPES[name]
     settings = {"fork_threshold_tokens": 1024, "branches": "linear"} | shape.settings
-    command = [sys.executable, "-c", textwrap.dedent(MEASURE), *map(str, settings.values())]
-    environment = os.environ | {"PYTHONPATH": str(Path(turnloom.__file__).parents[1])}
+    command = [sys.executable, "-c", textwrap.dedent(MEASURE), *map(str, settings.values()), str(shape.piece)]
+    paths = [str(Path(__file__).parent), str(Path(turnloom.__file__).parents[1])]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
     body = shape.make(shape.kilobytes * 4)
     done = subprocess.run(command, env=environment, input=body, capture_output=True, check=False, timeout=100)
     assert done.returncode == 0, done.stderr.decode()

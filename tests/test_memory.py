@@ -23,7 +23,7 @@ MEGABYTE = 1_000_000
 
 def run_python(script: str, *arguments: str) -> list[int]:
     """The numbers that a fresh interpreter prints."""
-    paths = [str(ROOT / "benches"), str(Path(turnloom.__file__).parents[1])]
+    paths = [str(ROOT / "benches"), str(ROOT / "tests"), str(Path(turnloom.__file__).parents[1])]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
     command = [sys.executable, "-c", textwrap.dedent(script), *arguments]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=100)
@@ -73,19 +73,20 @@ def test_a_body_of_84_mb_is_not_kept() -> None:
 
 
 FEED_ROUTED_EXPERTS = """
-    import resource, turnloom
+    import turnloom
+    from high_water import high_water
 
     parser = turnloom.RunParser()
     parser.feed(b'{"reward":1,"response":{"output":[{"prompt_token_ids":[1],"generation_token_ids":[2],')
     parser.feed(b'"generation_log_probs":[-0.5],"routed_experts":[[0]')
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = high_water()
     piece = b",[" + b"[1,22,333]," * 6_000 + b"[4]]"
     for _ in range(1_000):
         parser.feed(piece)
     parser.feed(b"]}]}}")
     rollout = parser.finish()
-    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    print(rollout.turns[0].routed_experts_bytes, (after - before) * 1024, len(rollout.rows))
+    after = high_water()
+    print(rollout.turns[0].routed_experts_bytes, after - before, len(rollout.rows))
 """
 
 
@@ -97,17 +98,18 @@ def test_routed_experts_are_not_kept() -> None:
 
 
 MANY_DEFECTS = """
-    import resource, turnloom
+    import turnloom
+    from high_water import high_water
 
     parser = turnloom.RunParser()
     parser.feed(b'{"reward":1,"response":{"output":[{"prompt_token_ids":["' + b"9" * 100)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = high_water()
     for _ in range(1_000):
         parser.feed(b"9" * 60_000)
     parser.feed(b'"],"generation_token_ids":[1],"generation_log_probs":[0]}]}}')
     rollout = parser.finish()
-    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    print((after - before) * 1024, len(rollout.defects), len(rollout.defects[0].detail))
+    after = high_water()
+    print(after - before, len(rollout.defects), len(rollout.defects[0].detail))
 """
 
 
@@ -121,17 +123,17 @@ def test_an_endless_id_is_not_kept() -> None:
 def test_parsing_again_and_again_keeps_nothing() -> None:
     grown, rows = run_python(
         """
-        import resource, make_corpus, turnloom
+        import make_corpus, turnloom
+        from high_water import high_water
 
         body = b"".join(make_corpus.chunks("mid"))
-        usage = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         for round in range(30):
             rollout = turnloom.parse_run(body)
             broken = turnloom.RunParser()
             broken.feed(body[: 9_000_000])
             if round == 4:
-                before = usage()
-        print(usage() - before, len(rollout.rows))
+                before = high_water()
+        print(high_water() - before, len(rollout.rows))
         """
     )
     assert rows == 1

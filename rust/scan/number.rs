@@ -59,6 +59,14 @@ pub fn id_of(text: &[u8]) -> Option<i64> {
     id_of_digits(text)
 }
 
+/// Make an element that has become too long shorter, of which [`id_of`] makes the same all the same: zeros before an id
+/// don't count, and what is as long without them is no id, whatever follows.
+pub(super) fn shorten(element: &mut Vec<u8>) {
+    let digits = 1 + if element.starts_with(b"\"token_id:") { "token_id:".len() } else { 0 };
+    let zeros = element.iter().skip(digits).take_while(|&&byte| byte == b'0').count();
+    element.drain(digits..digits + zeros.saturating_sub(1));
+}
+
 fn id_of_digits(digits: &[u8]) -> Option<i64> {
     if digits.is_empty() {
         return None;

@@ -1,8 +1,8 @@
 //! Strings, numbers and words, byte by byte, across chunks.
 
-use super::Weave;
 use super::machine::{Fault, Scanner};
 use super::state::{Kind, Level, Num, Role, State};
+use super::{Weave, number};
 use crate::error::{ErrorKind, MAX_KEY_BYTES, MAX_NUMBER_CHARS};
 
 impl Scanner {
@@ -60,6 +60,7 @@ impl Scanner {
         self.keep_escape(bytes[at], at)?;
         self.state = State::Hex(count + 1, unit);
         if count == 3 {
+            self.unescape_element(unit);
             self.residual.escaped_unit(unit, bytes, at + 1);
             self.state = State::String;
         }
@@ -85,10 +86,32 @@ impl Scanner {
         Ok(())
     }
 
-    /// Keep bytes of the element of a token array at hand.
+    /// Keep bytes of the element of a token array at hand: of a long one, as many as tell whether it is an id.
     pub(super) fn keep_element(&mut self, bytes: &[u8]) {
-        if matches!(self.stack.last(), Some(Level { role: Role::Tokens(_), .. })) {
-            self.element.extend_from_slice(bytes);
+        if !matches!(self.stack.last(), Some(Level { role: Role::Tokens(_), .. })) {
+            return;
+        }
+        // At the same length however the bytes are cut, since a defect tells what is kept.
+        let mut rest = bytes;
+        while !rest.is_empty() && self.element.len() <= MAX_NUMBER_CHARS {
+            let room = MAX_NUMBER_CHARS + 1 - self.element.len();
+            let (part, behind) = rest.split_at(rest.len().min(room));
+            self.element.extend_from_slice(part);
+            rest = behind;
+            if self.element.len() > MAX_NUMBER_CHARS {
+                number::shorten(&mut self.element);
+            }
+        }
+    }
+
+    /// An escape is complete: of an element keep the character itself, if ids are written with it. So a long element can
+    /// be shortened without looking for escapes.
+    fn unescape_element(&mut self, unit: u16) {
+        if let Ok(byte @ (b'0'..=b'9' | b'a'..=b'z' | b'_' | b':')) = u8::try_from(unit)
+            && let [before @ .., b'\\', b'u', _, _, _, _] = &self.element[..]
+        {
+            self.element.truncate(before.len());
+            self.element.push(byte);
         }
     }
 

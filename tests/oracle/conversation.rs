@@ -8,8 +8,8 @@ use super::HEADER;
 
 /// Most turns of one conversation: more than there may be open rows.
 const MAX_TURNS: usize = 160;
-/// Ids of one, several and ten digits.
-const IDS: [i64; 8] = [1, 2, 7, 42, 151_643, 1_234_567, 12_345_678, 2_147_483_647];
+/// Ids of one to ten digits, some of which are pieces of others.
+const IDS: [i64; 8] = [1, 2, 11, 12, 112, 1_234_567, 12_345_678, 2_147_483_647];
 const SEPARATORS: [&str; 8] = [",", ",", ",", ", ", " ,", ",\n", " , ", ",\r\n                                   \t  "];
 const LOG_PROBS: [&str; 8] = ["-0.5", "-1.25e-05", "-0", "0.25", "null", "-9999.0", "NaN", "-1"];
 
