@@ -13,16 +13,8 @@ from hypothesis import strategies as st
 import turnloom
 from made_rollouts import CLEAN, FORK, REALIGN, failed, rollout
 from turnloom import Turn
-from turnloom._groups import (
-    ROLLOUTS_WITHOUT_ROWS,
-    DenseIds,
-    OpenRows,
-    WantedTurns,
-    agent_for,
-    check_rows,
-    only_members,
-    train_only,
-)
+from turnloom._groups import DenseIds, OpenRows, WantedTurns, agent_for, check_rows, only_members, train_only
+from turnloom._groups._scoring import ROLLOUTS_WITHOUT_ROWS
 
 # Rows
 

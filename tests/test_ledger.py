@@ -11,7 +11,7 @@ import pytest
 import turnloom
 from made_rollouts import CLEAN, FORK, REALIGN, failed, rollout, without_ids
 from turnloom import Rollout
-from turnloom._groups import DRIFT_WINDOW, ROLLOUTS_WITHOUT_IDS, Ledger, Metrics
+from turnloom._metrics import DRIFT_WINDOW, ROLLOUTS_WITHOUT_IDS, Ledger, Metrics
 from turnloom.testing import gym_answer
 
 # Metrics

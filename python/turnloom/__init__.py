@@ -21,6 +21,7 @@ from turnloom._rollout import (
     Defect,
     Drift,
     Rollout,
+    Timing,
     TrainingRow,
     Turn,
 )
@@ -43,6 +44,7 @@ __all__ = [
     "PromptCompletionBatch",
     "Rollout",
     "RunParser",
+    "Timing",
     "TrainingRow",
     "Turn",
     "TurnloomError",

@@ -140,6 +140,24 @@ class Defect(NamedTuple):
     detail: str
 
 
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Where the time of a rollout that a client ran went; zero for what did not happen."""
+
+    queue_s: float = 0.0
+    """Seconds of waiting for a slot of the agent."""
+    first_byte_s: float = 0.0
+    """Seconds from the beginning of the last try to the first byte of the answer."""
+    download_s: float = 0.0
+    """Seconds from there to the end of the answer; parsing goes on meanwhile."""
+    parse_s: float = 0.0
+    """Seconds in the parser."""
+    total_s: float = 0.0
+    """Seconds from `run` to its end."""
+    body_bytes: int = 0
+    """Bytes of the answer, decompressed."""
+
+
 class Rollout:
     """One `/run`: how it ended, and what there is to train on.
 
@@ -162,6 +180,8 @@ class Rollout:
     """The typed exception behind an outcome without a sound answer."""
     agent: str | None
     """The agent's name, where a client made the request."""
+    timing: Timing
+    """Where its time went, where a client made the request."""
 
     def __init__(
         self,
@@ -182,6 +202,7 @@ class Rollout:
         self.unscored_rows = tuple(unscored_rows)
         self.error = error
         self.agent = agent
+        self.timing = Timing()
         self._parsed = parsed if parsed is not None else nothing()
         self.id = new_rollout_id() if parsed is None else parsed.rollout_id
         self._request_fields: frozenset[str] = frozenset()

@@ -1,6 +1,6 @@
 """TRL's asynchronous trainer: the only file that imports TRL, and all it does is translate.
 
-What is known of rollouts, groups, failures and metrics stands in `turnloom._groups`.
+What is known of rollouts, groups, failures and metrics stands in `turnloom._groups` and `turnloom._metrics`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from typing import Any, Final
 
 from turnloom._client import GymClient
 from turnloom._exceptions import ConfigError
-from turnloom._groups import DenseIds, Ledger, OpenRows, WantedTurns, agent_for, check_rows, only_members
+from turnloom._groups import DenseIds, OpenRows, WantedTurns, agent_for, check_rows, only_members
 from turnloom._gym import checked_sampling
+from turnloom._metrics import Ledger
 from turnloom._rollout import Rollout
 from turnloom.integrations.nemo_gym._process import (
     EndsWell,
