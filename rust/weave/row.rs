@@ -158,7 +158,8 @@ impl OpenRow {
         self.values.len() > self.unusable.len()
     }
 
-    pub(super) fn row(&self, input_ids: Vec<i64>) -> Row {
+    pub(super) fn row(&self, mut input_ids: Vec<i64>) -> Row {
+        input_ids.shrink_to_fit(); // it grew by doubling, and is kept as long as the row
         let mut completion_mask = vec![0; input_ids.len()];
         let mut old_log_probs = vec![0.0; input_ids.len()];
         for Span { tokens, values, .. } in &self.spans {
