@@ -147,7 +147,7 @@ class Timing:
     queue_s: float = 0.0
     """Seconds of waiting for a slot of the agent."""
     first_byte_s: float = 0.0
-    """Seconds from the beginning of the last try to the first byte of the answer."""
+    """Seconds from the beginning of the last try to the head of the answer; zero where none came."""
     download_s: float = 0.0
     """Seconds from there to the end of the answer; parsing goes on meanwhile."""
     parse_s: float = 0.0
@@ -180,6 +180,8 @@ class Rollout:
     """The typed exception behind an outcome without a sound answer."""
     agent: str | None
     """The agent's name, where a client made the request."""
+    server: str | None
+    """The URL of the server of that agent that the request was last sent to; None where it was sent to none."""
     timing: Timing
     """Where its time went, where a client made the request."""
 
@@ -202,6 +204,7 @@ class Rollout:
         self.unscored_rows = tuple(unscored_rows)
         self.error = error
         self.agent = agent
+        self.server: str | None = None
         self.timing = Timing()
         self._parsed = parsed if parsed is not None else nothing()
         self.id = new_rollout_id() if parsed is None else parsed.rollout_id

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from turnloom._client._urls import run_urls
+from turnloom._client._urls import server_urls
 from turnloom._exceptions import ConfigError
 from turnloom._gym import agent_of, agent_request
 from turnloom._parse import DEFAULT_FORK_THRESHOLD_TOKENS, Branches, RunParser
@@ -81,7 +81,7 @@ class GymClient:
         transport: httpx.AsyncBaseTransport | None = None,
         trust_env: bool = False,
     ) -> None:
-        self._run_urls = run_urls(agent_servers)
+        self._servers = server_urls(agent_servers)
         self._run_timeout = _seconds("run_timeout", run_timeout)
         self._deadline = _seconds("deadline", deadline)
         self._parser_settings: dict[str, Any] = {
@@ -129,7 +129,15 @@ class GymClient:
         if under_way:
             await asyncio.wait(under_way.values())
 
-    async def run(self, row: Mapping[str, Any], *, max_tokens: int, temperature: float, top_p: float) -> Rollout:
+    async def run(
+        self,
+        row: Mapping[str, Any],
+        *,
+        max_tokens: int,
+        temperature: float,
+        top_p: float,
+        fields: Mapping[str, Any] | None = None,
+    ) -> Rollout:
         """Send one dataset row to its agent, and make a rollout of the answer.
 
         Whatever the network or the agent does is an outcome of the rollout, named in its `reason`; its `error` is the
@@ -140,14 +148,15 @@ class GymClient:
             max_tokens: bounds the generated tokens of each model call.
             temperature: of the sampling; replaces the row's own.
             top_p: likewise.
+            fields: members of the request, sent as they are, over the row's own; such as `_ng_rollout_id`.
 
         Raises:
             ConfigError: the row is none, names an agent that there isn't, or the client is not open in this event loop.
         """
         request = agent_request(row, max_tokens=max_tokens, temperature=temperature, top_p=top_p)
-        agent = agent_of(request, self._run_urls)
+        request.update(_members(fields))
+        agent = agent_of(request, self._servers)
         rollout = await self._deliver(self._call(agent, request))
-        rollout.agent = agent
         rollout._request_fields = frozenset(request)
         return rollout
 
@@ -158,14 +167,20 @@ class GymClient:
             body = json.dumps(request, separators=(",", ":")).encode()
         except (TypeError, ValueError, RecursionError) as error:
             raise ConfigError(f"the row for agent {agent!r} cannot be written as JSON: {error}") from error
-        url, auth = self._run_urls[agent]
-        return RunCall(agent=agent, url=url, auth=auth, request=request, body=body)
+        return RunCall(agent=agent, server=self._servers[agent], request=request, body=body)
 
     async def _deliver(self, call: RunCall) -> Rollout:
         """Try until the row is delivered, or known not to be deliverable."""
+        began = asyncio.get_running_loop().time()
+        exchange, rollout = await self._tried(call, began)
+        rollout.agent = call.agent
+        rollout.server = call.server.shown
+        rollout.timing = exchange.timing(queue_s=0.0, total_s=asyncio.get_running_loop().time() - began)
+        return rollout
+
+    async def _tried(self, call: RunCall, began: float) -> tuple[Exchange, Rollout]:
         http = self._open_http()
         exchange = self._exchange(call, 1)
-        began = asyncio.get_running_loop().time()
         try:
             async with self._until_deadline_or_close() as deadline:
                 while (rollout := await exchange.rollout(http)).outcome == "unreachable":
@@ -182,9 +197,9 @@ class GymClient:
                     exchange = self._exchange(call, tries)
         except TimeoutError:
             if self._http is not http:
-                return exchange.ended("disconnected", "this GymClient was closed")
-            return exchange.ended("timeout", f"the deadline of {self._deadline:g} s passed")
-        return rollout
+                return exchange, exchange.ended("disconnected", "this GymClient was closed")
+            return exchange, exchange.ended("timeout", f"the deadline of {self._deadline:g} s passed")
+        return exchange, rollout
 
     @contextlib.asynccontextmanager
     async def _until_deadline_or_close(self) -> AsyncIterator[asyncio.Timeout]:
@@ -224,8 +239,8 @@ class GymClient:
             deadline.reschedule(when + pause)
         await asyncio.sleep(pause)
 
-    def _byte_moved(self) -> None:
-        self._byte_moved_at = asyncio.get_running_loop().time()
+    def _byte_moved(self, now: float) -> None:
+        self._byte_moved_at = now
 
     def _quiet_since(self, began: float) -> float:
         """Seconds in which no rollout of this client moved a byte, since `began`."""
@@ -248,6 +263,12 @@ def _seconds(name: str, value: float | None) -> float | None:
     if not seconds > 0:
         raise ConfigError(f"{name}={value!r}: a number of seconds above 0 is needed, or None for no bound")
     return None if math.isinf(seconds) else seconds
+
+
+def _members(fields: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    if fields is not None and not isinstance(fields, Mapping):
+        raise ConfigError(f"fields={fields!r}: a mapping is needed, from the names of members to their values")
+    return fields or {}
 
 
 def _transport_of_httpx(transport: httpx.AsyncBaseTransport | None) -> httpx.AsyncBaseTransport | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -11,6 +12,7 @@ import httpx
 
 from turnloom._client._decoding import body_of
 from turnloom._client._transport import NETWORK_ERRORS, classify, is_out_of_descriptors, says_where_it_ends
+from turnloom._client._urls import ServerUrl
 from turnloom._exceptions import (
     AgentDisconnected,
     AgentError,
@@ -21,7 +23,7 @@ from turnloom._exceptions import (
 )
 from turnloom._gym import prompt_of
 from turnloom._parse import RunParser
-from turnloom._rollout import Outcome, Rollout
+from turnloom._rollout import Outcome, Rollout, Timing
 
 MAX_ERROR_BYTES: Final = 2000
 """How much of the body of an error is read and kept."""
@@ -37,13 +39,12 @@ class RunCall:
     """One row on its way to one agent."""
 
     agent: str
-    url: str
-    auth: tuple[str, str] | None
+    server: ServerUrl
     request: Mapping[str, Any]
     body: bytes
 
     def __str__(self) -> str:
-        return f"agent {self.agent!r} ({self.url}), row {self._row()}"
+        return f"agent {self.agent!r} ({self.server.run}), row {self._row()}"
 
     def _row(self) -> str:
         """The row by an id of its own, or by what it asks."""
@@ -60,11 +61,17 @@ class Exchange:
     Args:
         tries: which try this is, from 1.
         run_timeout: seconds without a byte, counted from the first byte sent.
-        on_byte: called whenever bytes have moved.
+        on_byte: called whenever bytes have moved, with the loop's time.
     """
 
     def __init__(
-        self, call: RunCall, *, tries: int, parser: RunParser, run_timeout: float | None, on_byte: Callable[[], None]
+        self,
+        call: RunCall,
+        *,
+        tries: int,
+        parser: RunParser,
+        run_timeout: float | None,
+        on_byte: Callable[[float], None],
     ) -> None:
         self.tries = tries
         self.out_of_descriptors = False
@@ -72,7 +79,12 @@ class Exchange:
         self._parser = parser
         self._run_timeout = run_timeout
         self._on_byte = on_byte
+        self._loop = asyncio.get_running_loop()
         self._silence = asyncio.timeout(None)
+        self._began_at = 0.0
+        self._first_byte_at = 0.0
+        self._ended_at = 0.0
+        self._parse_s = 0.0
         self._sent: int | None = None
         self._status: int | None = None
         self._encoding = ""
@@ -82,6 +94,7 @@ class Exchange:
 
     async def rollout(self, http: httpx.AsyncClient) -> Rollout:
         """Send the row, and parse the answer while it arrives."""
+        self._began_at = self._loop.time()
         try:
             async with self._silence:
                 return await self._post(http)
@@ -89,20 +102,34 @@ class Exchange:
             return self._malformed(error)
         except NETWORK_ERRORS as error:
             return self._failed(error)
+        finally:
+            self._ended_at = self._loop.time()
+
+    def timing(self, *, queue_s: float, total_s: float) -> Timing:
+        """Where the time of the rollout went, of which this was the last try."""
+        answered = self._status is not None
+        return Timing(
+            queue_s=queue_s,
+            first_byte_s=self._first_byte_at - self._began_at if answered else 0.0,
+            download_s=self._ended_at - self._first_byte_at if answered else 0.0,
+            parse_s=self._parse_s,
+            total_s=total_s,
+            body_bytes=self._received,
+        )
 
     async def _post(self, http: httpx.AsyncClient) -> Rollout:
-        call = self._call
-        headers = {"content-type": "application/json", "content-length": str(len(call.body))}
-        async with http.stream("POST", call.url, content=self._row(), headers=headers, auth=call.auth) as response:
+        server = self._call.server
+        headers = {"content-type": "application/json", "content-length": str(len(self._call.body))}
+        async with http.stream("POST", server.run, content=self._row(), headers=headers, auth=server.auth) as response:
             self._status = response.status_code
             self._encoding = response.headers.get("content-encoding", "")
-            self._moved()
+            self._first_byte_at = self._moved()
             if self._status != 200:
                 await self._read_error(response)
                 return self._http_error()
             async for chunk in body_of(response):
                 self._take(chunk)
-                self._parser.feed(chunk)
+                self._parse(chunk)
         return self._finish(response)
 
     async def _row(self) -> AsyncIterator[bytes]:
@@ -126,16 +153,28 @@ class Exchange:
         if len(self._head) < MAX_ERROR_BYTES:
             self._head += chunk[: MAX_ERROR_BYTES - len(self._head)]
 
-    def _moved(self) -> None:
-        self._on_byte()
+    def _parse(self, chunk: bytes) -> None:
+        began = time.perf_counter()
+        try:
+            self._parser.feed(chunk)
+        finally:
+            self._parse_s += time.perf_counter() - began
+
+    def _moved(self) -> float:
+        """Note that bytes have moved; gives the loop's time."""
+        now = self._loop.time()
+        self._on_byte(now)
         if self._run_timeout is not None:
-            self._silence.reschedule(asyncio.get_running_loop().time() + self._run_timeout)
+            self._silence.reschedule(now + self._run_timeout)
+        return now
 
     # What came of it.
 
     def _finish(self, response: httpx.Response) -> Rollout:
+        began = time.perf_counter()
         try:
             rollout = self._parser.finish()
+            self._parse_s += time.perf_counter() - began
         except MalformedBody as error:
             if says_where_it_ends(response):
                 return self._malformed(error)
@@ -181,14 +220,16 @@ class Exchange:
     def _lost(self, outcome: Outcome, what: str) -> Rollout:
         reason = self._told(what)
         return Rollout(
-            outcome, reason=reason, error=_ERRORS[outcome](reason, agent=self._call.agent, url=self._call.url)
+            outcome, reason=reason, error=_ERRORS[outcome](reason, agent=self._call.agent, url=self._call.server.run)
         )
 
     def _http_error(self) -> Rollout:
         assert self._status is not None
         reason = self._told(_meaning(self._status))
         body = self._head.decode("utf-8", "replace")
-        error = AgentHTTPError(reason, agent=self._call.agent, url=self._call.url, status=self._status, body=body)
+        error = AgentHTTPError(
+            reason, agent=self._call.agent, url=self._call.server.run, status=self._status, body=body
+        )
         return Rollout("http_error", reason=reason, error=error)
 
     def _malformed(self, error: MalformedBody) -> Rollout:

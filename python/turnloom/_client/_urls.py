@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from ipaddress import IPv4Address, IPv6Address
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from turnloom._exceptions import ConfigError
@@ -17,18 +17,29 @@ _HOST_NAME: Final = re.compile(r"(?=.{1,254}$)[a-z0-9_-]{1,63}(\.[a-z0-9_-]{1,63
 _FOUR_NUMBERS: Final = re.compile(r"\d+(\.\d+){3}", re.ASCII)
 
 
-def run_urls(agent_servers: Mapping[str, str]) -> dict[str, tuple[str, tuple[str, str] | None]]:
-    """Per agent the URL to POST to, and the user and password that stood in its URL.
+class ServerUrl(NamedTuple):
+    """Where an agent server is."""
+
+    shown: str
+    """As it was given, without user and password, nor a slash at its end."""
+    run: str
+    """What is POSTed to."""
+    auth: tuple[str, str] | None
+    """The user and password that stood in it."""
+
+
+def server_urls(agent_servers: Mapping[str, str]) -> dict[str, ServerUrl]:
+    """Where each agent's server is.
 
     Raises:
         ConfigError: there is no agent, or a URL is none.
     """
     if not isinstance(agent_servers, Mapping) or not agent_servers:
         raise ConfigError("agent_servers: name at least one, such as {'math': 'http://127.0.0.1:8001'}")
-    return {name: _run_url(name, url) for name, url in agent_servers.items()}
+    return {name: _server_url(name, url) for name, url in agent_servers.items()}
 
 
-def _run_url(name: str, url: str) -> tuple[str, tuple[str, str] | None]:
+def _server_url(name: str, url: str) -> ServerUrl:
     try:
         parts = urlsplit(_plain(url))
         host = parts.netloc.rpartition("@")[2]
@@ -39,7 +50,9 @@ def _run_url(name: str, url: str) -> tuple[str, tuple[str, str] | None]:
     if not sound:
         raise ConfigError(f"agent {name!r}: {url!r} is no URL of a server, such as 'http://127.0.0.1:8001'")
     auth = (unquote(parts.username or ""), unquote(parts.password or "")) if "@" in parts.netloc else None
-    return urlunsplit((parts.scheme, host, parts.path.rstrip("/") + "/run", parts.query, "")), auth
+    path = parts.path.rstrip("/")
+    shown, run = (urlunsplit((parts.scheme, host, end, parts.query, "")) for end in (path, path + "/run"))
+    return ServerUrl(shown, run, auth)
 
 
 def _plain(url: str) -> str:
