@@ -17,27 +17,36 @@ if TYPE_CHECKING:
         cpu_training,
         sdpa_tree_attention,
     )
+    from turnloom.testing.faults import FAULTS, Fault, Mix, sound
 
 _MODULE_OF: Final = {
     "AgentCall": "agent",
     "CPU_CONFIG": "cpu",
+    "FAULTS": "faults",
     "FakeAgent": "agent",
+    "Fault": "faults",
+    "Mix": "faults",
     "WeightTransfer": "cpu",
     "accept_any_chat_template": "cpu",
     "cpu_training": "cpu",
     "gym_answer": "agent",
     "sdpa_tree_attention": "cpu",
+    "sound": "faults",
 }
 
 __all__ = [
     "CPU_CONFIG",
+    "FAULTS",
     "AgentCall",
     "FakeAgent",
+    "Fault",
+    "Mix",
     "WeightTransfer",
     "accept_any_chat_template",
     "cpu_training",
     "gym_answer",
     "sdpa_tree_attention",
+    "sound",
 ]
 
 

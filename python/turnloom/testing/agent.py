@@ -147,6 +147,7 @@ class FakeAgent:
         port: 0 takes a free one.
 
     Attributes:
+        behaviour: as given; what is set here holds for the calls that come after.
         url: what a client is given.
         calls: every `POST /run` whose headers came, in order.
         connections: how many connections were accepted.
@@ -154,7 +155,7 @@ class FakeAgent:
     """
 
     def __init__(self, behaviour: Behaviour | Any, *, port: int = 0) -> None:
-        self._behave: Behaviour = behaviour if callable(behaviour) else _always(behaviour)
+        self.behaviour = behaviour
         self._port = port
         self.url = ""
         self.calls: list[AgentCall] = []
@@ -254,11 +255,16 @@ class FakeAgent:
             await call.answer("Internal Server Error", status=500)
         else:
             await self._note(call=call)
-            await self._behave(call)
+            await as_behaviour(self.behaviour)(call)
         return call.keeps_alive
 
 
-def _always(content: Any) -> Behaviour:
+def as_behaviour(given: Behaviour | Any) -> Behaviour:
+    """The function itself, or one that answers every row with what is given."""
+    if callable(given):
+        behaviour: Behaviour = given
+        return behaviour
+
     async def answer(call: AgentCall) -> None:
         try:
             await call.row()
@@ -266,6 +272,6 @@ def _always(content: Any) -> Behaviour:
             detail = [{"type": "json_invalid", "loc": ["body", 0], "msg": "JSON decode error"}]
             await call.answer({"detail": detail}, status=422)
         else:
-            await call.answer(content)
+            await call.answer(given)
 
     return answer
