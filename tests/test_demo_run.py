@@ -114,8 +114,8 @@ def test_the_command_says_its_version() -> None:
     assert (result.returncode, result.stdout) == (0, f"turnloom {turnloom.__version__}\n")
 
 
-@pytest.mark.parametrize("missing", ["typer", "trl"])
-def test_a_missing_package_is_told_with_its_extra(missing: str) -> None:
+@pytest.mark.parametrize(("missing", "extra"), [("typer", "cli"), ("rich", "cli"), ("trl", "demo")])
+def test_a_missing_package_is_told_with_its_extra(missing: str, extra: str) -> None:
     hide = textwrap.dedent(f"""
         import importlib.util, sys
         find_spec = importlib.util.find_spec
@@ -129,7 +129,7 @@ def test_a_missing_package_is_told_with_its_extra(missing: str) -> None:
     )
     assert result.returncode == 1
     assert f"{missing} " in result.stderr
-    assert "pip install 'turnloom[demo]'" in result.stderr
+    assert f"pip install 'turnloom[{extra}]'" in result.stderr
 
 
 # All of it

@@ -9,7 +9,7 @@ from turnloom._gym._jsonl import read_rows
 from turnloom._gym._messages import messages_from_agent_output, skipped_item_types
 from turnloom._gym._request import ROW_COLUMN, agent_of, agent_request, check_row, gym_row, prompt_of
 from turnloom._gym._sampling import checked_sampling
-from turnloom._gym._turns import TurnRecord, turns_from_agent_output
+from turnloom._gym._turns import TurnRecord, turn_of, turns_from_agent_output
 
 __all__ = [
     "ROW_COLUMN",
@@ -25,5 +25,6 @@ __all__ = [
     "prompt_of",
     "read_rows",
     "skipped_item_types",
+    "turn_of",
     "turns_from_agent_output",
 ]

@@ -52,13 +52,14 @@ def turns_from_agent_output(output: Any) -> list[TurnRecord]:
     """
     turns: list[TurnRecord] = []
     for item in items_of(output):
-        turn = _turn(item) if isinstance(item, Mapping) else None
+        turn = turn_of(item) if isinstance(item, Mapping) else None
         if turn is not None and not (turns and _told_again(turns[-1], turn)):
             turns.append(turn)
     return turns
 
 
-def _turn(item: Mapping[str, Any]) -> TurnRecord | None:
+def turn_of(item: Mapping[str, Any]) -> TurnRecord | None:
+    """The model call that an item tells; None where it has no token ids, or ids that are not sound."""
     prompt, generation, log_probs = (
         item.get(name) for name in ("prompt_token_ids", "generation_token_ids", "generation_log_probs")
     )

@@ -6,9 +6,9 @@ import sys
 
 
 def main() -> None:
-    """Run the command line. Needs the extra `demo`."""
+    """Run the command line. Needs the extra `cli`."""
     try:
         from turnloom.cli._app import app
     except ModuleNotFoundError as error:
-        sys.exit(f"turnloom: {error.name} is missing; the command line needs the extra: pip install 'turnloom[demo]'")
+        sys.exit(f"turnloom: {error.name} is missing; the command line needs the extra: pip install 'turnloom[cli]'")
     app()

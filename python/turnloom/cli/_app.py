@@ -9,6 +9,7 @@ from typing import Annotated, Final
 import typer
 
 import turnloom
+from turnloom.cli import _inspect
 
 _DEMO_PACKAGES: Final = ("rich", "matplotlib", "torch", "transformers", "datasets", "accelerate", "trl")
 
@@ -45,3 +46,6 @@ def demo(
     from turnloom.demo.run import run_demo
 
     raise typer.Exit(run_demo(seed=seed, steps=steps, out=out, weight_sync=weight_sync))
+
+
+app.command()(_inspect.inspect)

@@ -1,0 +1,28 @@
+"""One rollout as a person reads it, and why prompts leave what was held.
+
+`_inspect` makes an `Inspection` of an answer, `_terminal` and `_page` show it, `_causes` explains its drift.
+"""
+
+from turnloom.inspector._inspect import inspect_run
+from turnloom.inspector._inspection import (
+    KINDS,
+    Divergence,
+    Excerpt,
+    InspectedRow,
+    InspectedTurn,
+    Inspection,
+    Segment,
+)
+from turnloom.inspector._tokenizer import load_tokenizer
+
+__all__ = [
+    "KINDS",
+    "Divergence",
+    "Excerpt",
+    "InspectedRow",
+    "InspectedTurn",
+    "Inspection",
+    "Segment",
+    "inspect_run",
+    "load_tokenizer",
+]

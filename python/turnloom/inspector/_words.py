@@ -1,0 +1,47 @@
+"""The words that both views use."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from turnloom.inspector._inspection import Inspection
+
+_CONTROL: Final = dict.fromkeys(range(0x80, 0xA0), "�")
+_PICTURES: Final[dict[int, str]] = _CONTROL | {code: chr(0x2400 + code) for code in range(0x20)} | {0x7F: "␡"}
+_WHITE_SPACE: Final = _PICTURES | {0x20: "·", 0x0A: "↵", 0x09: "⇥"}
+_LINES: Final = {code: picture for code, picture in _PICTURES.items() if code not in (0x09, 0x0A)}
+
+
+def visible(text: str, *, white_space: bool = False) -> str:
+    """The text without characters that steer a terminal; also white space as signs, if asked."""
+    return text.translate(_WHITE_SPACE if white_space else _LINES)
+
+
+def elided(text: str, *, limit: int) -> str:
+    """A text of at most about `limit` characters: its beginning and its end, and how much is left out."""
+    if len(text) <= limit:
+        return text
+    head, tail = limit * 2 // 3, limit // 3
+    return f"{text[:head]} … {len(text) - head - tail:,} characters … {text[len(text) - tail :]}"
+
+
+def counted(number: int, what: str) -> str:
+    """`1 row`, `2,000 rows`."""
+    return f"{number:,} {what}" + ("" if number == 1 else "s")
+
+
+def headline(inspection: Inspection) -> str:
+    """How it ended, and how much there is of it."""
+    reward = "no reward" if inspection.reward is None else f"reward {inspection.reward:g}"
+    trained_rows = sum(row.row is not None for row in inspection.rows)
+    parts = [inspection.outcome, reward, counted(len(inspection.turns), "turn"), counted(trained_rows, "row")]
+    return " · ".join(parts + ["truncated"] * inspection.truncated)
+
+
+def call_text(call: Any) -> str:
+    """A tool call of a chat message as `name(arguments)`."""
+    function = call["function"]
+    arguments = function["arguments"]
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    return f"{function['name']}({text})"
