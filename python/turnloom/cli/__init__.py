@@ -10,5 +10,6 @@ def main() -> None:
     try:
         from turnloom.cli._app import app
     except ModuleNotFoundError as error:
-        sys.exit(f"turnloom: {error.name} is missing; the command line needs the extra: pip install 'turnloom[cli]'")
+        package = (error.name or "a package").partition(".")[0]
+        sys.exit(f"turnloom: {package} is missing; the command line needs the extra: pip install 'turnloom[cli]'")
     app()
