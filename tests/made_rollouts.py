@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import turnloom
-from turnloom import Rollout
+from turnloom import Rollout, Timing
 from turnloom.testing import gym_answer
 
 CLEAN = [([1, 2], [3, 4], [-0.5, -0.25]), ([1, 2, 3, 4, 5], [6], [-1.0])]
@@ -28,3 +28,8 @@ def without_ids(**more: Any) -> Rollout:
 
 def failed(outcome: Any = "timeout", agent: str = "math", reason: str = "no data for 300 s") -> Rollout:
     return Rollout(outcome, reason=reason, agent=agent)
+
+
+def timed(rollout: Rollout, total_s: float, **more: Any) -> Rollout:
+    rollout.timing = Timing(total_s=total_s, **more)
+    return rollout

@@ -239,8 +239,10 @@ async def test_stopping_gives_up_what_is_in_flight() -> None:
         began = time.monotonic()
     assert time.monotonic() - began < 3
     assert run.loop._ledger.metrics.counts() == {
+        "nemo_gym/sent_total": 3,
         "nemo_gym/rollouts_total": 3,
         "nemo_gym/outcome/cancelled_total": 3,
+        "nemo_gym/agent/math/sent_total": 3,
         "nemo_gym/agent/math/rollouts_total": 3,
         "nemo_gym/agent/math/outcome/cancelled_total": 3,
     }

@@ -13,6 +13,7 @@ from turnloom._exceptions import (
     TurnloomError,
     UnscorableRollout,
 )
+from turnloom._metrics import METRICS, AgentSnapshot, Distribution, Ledger, Snapshot
 from turnloom._native import __version__
 from turnloom._parse import RunParser, parse_run
 from turnloom._rollout import (
@@ -28,22 +29,27 @@ from turnloom._rollout import (
 
 __all__ = [
     "DEFECT_CODES",
+    "METRICS",
     "OUTCOMES",
     "AgentDisconnected",
     "AgentError",
     "AgentHTTPError",
+    "AgentSnapshot",
     "AgentTimeout",
     "AgentUnreachable",
     "ConfigError",
     "Defect",
+    "Distribution",
     "Drift",
     "GymClient",
+    "Ledger",
     "MalformedBody",
     "PackedBatch",
     "PaddedBatch",
     "PromptCompletionBatch",
     "Rollout",
     "RunParser",
+    "Snapshot",
     "Timing",
     "TrainingRow",
     "Turn",

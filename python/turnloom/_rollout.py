@@ -257,8 +257,11 @@ class Rollout:
         members = self._parsed.members
         found = {
             name: number
-            for name in members.keys() - self._request_fields - _CONTROL_FIELDS
-            if not name.startswith("_") and (number := members.number(name)) is not None
+            for name in members
+            if name not in self._request_fields
+            and name not in _CONTROL_FIELDS
+            and not name.startswith("_")
+            and (number := members.number(name)) is not None
         }
         if members.begins_with("reward_components", b"{"):
             for name, value in members["reward_components"].items():

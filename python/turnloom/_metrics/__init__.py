@@ -1,10 +1,31 @@
 """What there is to know of a run: numbers that add up, and words for the log.
 
-Every number is counted here, cumulatively; a trainer's queue gets the differences since it last took some. Metrics
-have two shapes: `{name: float}` for counts and maxima, `{name: (sum, count)}` for means and shares.
+A `Ledger` enters each rollout into the tally of its agent, where numbers are cumulative. From there they go three ways:
+a `Snapshot` is the picture of a moment, for people and programs; a trainer's queue gets the differences since it last
+took some, as `METRICS` says; and what is watched reaches the log.
 """
 
-from turnloom._metrics._ledger import DRIFT_WINDOW, ROLLOUTS_WITHOUT_IDS, Ledger
-from turnloom._metrics._numbers import Metric, Metrics, MetricsQueue
+from turnloom._metrics._catalogue import METRICS, PREFIX, SHAPES, Shape
+from turnloom._metrics._ledger import UNKNOWN_AGENT, Ledger
+from turnloom._metrics._queue import Metrics, MetricsQueue
+from turnloom._metrics._snapshot import AgentSnapshot, Distribution, Snapshot
+from turnloom._metrics._tally import MAX_FIELDS, RECENT_ROLLOUTS
+from turnloom._metrics._watch import DRIFT_WINDOW, ROLLOUTS_WITHOUT_IDS
 
-__all__ = ["DRIFT_WINDOW", "ROLLOUTS_WITHOUT_IDS", "Ledger", "Metric", "Metrics", "MetricsQueue"]
+__all__ = [
+    "DRIFT_WINDOW",
+    "MAX_FIELDS",
+    "METRICS",
+    "PREFIX",
+    "RECENT_ROLLOUTS",
+    "ROLLOUTS_WITHOUT_IDS",
+    "SHAPES",
+    "UNKNOWN_AGENT",
+    "AgentSnapshot",
+    "Distribution",
+    "Ledger",
+    "Metrics",
+    "MetricsQueue",
+    "Shape",
+    "Snapshot",
+]

@@ -1,70 +1,101 @@
-"""Cumulative numbers, and their way into a trainer's queue."""
+"""A tally as metrics: counts, means, extremes, and what holds now, by the names of `METRICS`."""
 
 from __future__ import annotations
 
-import queue
-from collections import Counter
-from typing import Any, Protocol
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from turnloom._metrics._in_flight import InFlight
+from turnloom._metrics._tally import Tally
 
 Metric = float | tuple[float, float]
 
 
-class MetricsQueue(Protocol):
-    """Where metrics go: `queue.Queue` and its kin of `multiprocessing`."""
+class Cumulative(NamedTuple):
+    """Numbers that only grow, since the beginning."""
 
-    def put_nowait(self, item: Any, /) -> None: ...
+    counts: dict[str, float]
+    means: dict[str, tuple[float, float]]
+    """Sums, and what they are to be divided by."""
+
+    def is_of(self, tally: Tally) -> bool:
+        """Whether nothing has begun or ended since."""
+        return (self.counts.get("sent_total"), self.counts.get("rollouts_total")) == (tally.sent, tally.ended)
+
+    def since(self, earlier: Cumulative) -> dict[str, Metric]:
+        """What is new; what is not new is not there."""
+        new: dict[str, Metric] = {}
+        for name, count in self.counts.items():
+            if count != (before := earlier.counts.get(name, 0)):
+                new[name] = float(count - before)
+        for name, (total, weight) in self.means.items():
+            total_before, weight_before = earlier.means.get(name, (0.0, 0.0))
+            if weight != weight_before:
+                new[name] = (float(total - total_before), float(weight - weight_before))
+        return new
 
 
-class Metrics:
-    """Cumulative numbers, of which a queue takes what is new since the last time it had room."""
+NOTHING: Final = Cumulative({}, {})
 
-    def __init__(self) -> None:
-        self._counts: Counter[str] = Counter()
-        self._sums: dict[str, tuple[float, float]] = {}
-        self._maxima: dict[str, float] = {}
-        self._taken_counts: Counter[str] = Counter()
-        self._taken_sums: dict[str, tuple[float, float]] = {}
 
-    def count(self, name: str, number: int = 1) -> None:
-        """Add to a count. The name ends in `_total`, which trainers sum over their logging window."""
-        self._counts[name] += number
+def cumulative(tally: Tally) -> Cumulative:
+    """The counts and means of a tally."""
+    return Cumulative(_counts(tally), _means(tally))
 
-    def mean(self, name: str, value: float, weight: float = 1.0) -> None:
-        """Add `value` to a sum of which `weight` is the count; a share is the mean of what is 0 or 1."""
-        total, count = self._sums.get(name, (0.0, 0.0))
-        self._sums[name] = (total + value, count + weight)
 
-    def maximum(self, name: str, value: float) -> None:
-        """Raise a maximum. The name ends in `_max`; it starts anew with each push."""
-        self._maxima[name] = max(value, self._maxima.get(name, value))
+def _counts(tally: Tally) -> dict[str, float]:
+    return {
+        "sent_total": tally.sent,
+        "rollouts_total": tally.ended,
+        **{f"outcome/{outcome}_total": count for outcome, count in tally.outcomes.items()},
+        "body_bytes_total": tally.body_bytes,
+        "trained_tokens_total": tally.trained_tokens.total,
+        "discarded_tokens_total": tally.discarded_tokens,
+        "unusable_tokens_total": tally.unusable_tokens,
+        "positive_logprobs_total": tally.positive_logprobs,
+        "unrelated_prompts_total": tally.unrelated_prompts,
+        "defects_total": tally.defects.total(),
+        **{f"defects/{code}_total": count for code, count in tally.defects.items()},
+        "skipped_items_total": tally.skipped_items,
+        "env_left_out_total": tally.env_left_out,
+    }
 
-    def counts(self) -> dict[str, int]:
-        """All counts since the beginning."""
-        return dict(self._counts)
 
-    def means(self) -> dict[str, float]:
-        """All means since the beginning."""
-        return {name: total / count for name, (total, count) in self._sums.items() if count}
+def _means(tally: Tally) -> dict[str, tuple[float, float]]:
+    series = {
+        "latency_s": tally.latency_s,
+        "queue_s": tally.queue_s,
+        "first_byte_s": tally.first_byte_s,
+        "download_s": tally.download_s,
+        "parse_s": tally.parse_s,
+        "reward": tally.reward,
+        "rows_per_rollout": tally.rows,
+        "trained_tokens": tally.trained_tokens,
+        "turns": tally.turns,
+        "tool_calls": tally.tool_calls,
+        **{f"env/{field}": values for field, values in tally.env.items()},
+    }
+    transitions = tally.transitions.total()
+    return {
+        **{name: (values.total, values.count) for name, values in series.items()},
+        **{f"drift/{kind}_frac": (count, transitions) for kind, count in tally.transitions.items()},
+        "drift/tokens": (tally.drift_tokens, transitions),
+        "success_frac": (tally.outcomes["ok"], tally.ended - tally.outcomes["cancelled"]),
+        "truncated_frac": (tally.truncated, tally.turns.count),
+    }
 
-    def new(self) -> dict[str, Metric]:
-        """What the queue has not taken yet."""
-        found: dict[str, Metric] = dict(self._maxima)
-        found.update((name, float(n)) for name, n in (self._counts - self._taken_counts).items())
-        for name, (total, count) in self._sums.items():
-            taken_total, taken_count = self._taken_sums.get(name, (0.0, 0.0))
-            if count > taken_count:
-                found[name] = (total - taken_total, count - taken_count)
-        return found
 
-    def push(self, metrics_queue: MetricsQueue) -> bool:
-        """Offer what is new; what a full queue does not take stays for the next time. Whether it was taken."""
-        new = self.new()
-        if not new:
-            return True
-        try:
-            metrics_queue.put_nowait(new)
-        except queue.Full:
-            return False
-        self._taken_counts, self._taken_sums = self._counts.copy(), self._sums.copy()
-        self._maxima.clear()
-        return True
+def in_flight_now(in_flight: InFlight) -> dict[str, Metric]:
+    """The rollouts in flight at this moment."""
+    return {
+        "in_flight": float(in_flight.rollouts),
+        "queued": float(in_flight.queued),
+        "oldest_s_max": in_flight.oldest_s,
+    }
+
+
+def spread(*tallies: Tally) -> dict[str, Metric]:
+    """How far the latest rewards of these lie apart."""
+    rewards = np.concatenate([tally.reward.latest for tally in tallies])
+    return {"reward_std": float(rewards.std())} if rewards.size else {}

@@ -123,9 +123,11 @@ class NemoGymRolloutLoop(_AsyncRolloutLoop):  # type: ignore[misc]
     ) -> tuple[list[Any], list[int], list[Any], int, int, float | None]:
         began = time.monotonic()
         row = self._open_rows.take(group_id)
+        agent = agent_for(row, self._agents)
+        self._ledger.enter_sent(agent)
         rollout = await self._run(row)
         if rollout is None:
-            self._ledger.enter_cancelled(agent_for(row, self._agents))
+            self._ledger.enter_cancelled(agent)
             return _FAILED
         latency_s = time.monotonic() - began
         self._ledger.enter(rollout, latency_s=latency_s)
