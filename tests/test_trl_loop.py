@@ -1,11 +1,8 @@
 """The loop for TRL, against a fake agent, with TRL's own scoring; no trainer yet."""
 
-import multiprocessing
-import os
 import pickle
 import queue
 import time
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -276,14 +273,3 @@ async def test_an_error_of_a_reward_function_ends_the_run_and_is_told() -> None:
     with pytest.raises(LookupError, match="my own mistake"):
         async with running(answering(scored(1.0)), dataset_of({}), reward_funcs=[broken_reward]) as run:
             await run.work
-
-
-async def test_a_trainer_that_dies_stops_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    ours, trainers = os.pipe()
-    monkeypatch.setattr(multiprocessing, "parent_process", lambda: SimpleNamespace(sentinel=ours))
-    async with running(answering(scored(1.0)), dataset_of({})) as run:
-        await run.samples(3)
-        assert not run.work.done()
-        os.close(trainers)
-        await run.work
-    os.close(ours)

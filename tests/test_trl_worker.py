@@ -1,18 +1,13 @@
-"""The worker for TRL: its settings, the TRL it takes, and how its process ends."""
+"""The worker for TRL: its settings, and the TRL it takes."""
 
 import functools
 import importlib.metadata
 import json
-import multiprocessing
-import os
 import pickle
-import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,10 +16,11 @@ import pytest
 from datasets import DatasetDict
 
 import turnloom
-from trl_loops import answering, broken_reward, dataset_of, later_turn, make_loop, make_tokenizer, scored
+from trl_loops import broken_reward, dataset_of, later_turn, make_loop, make_tokenizer
+from trl_workers import make_worker
 from turnloom.integrations.nemo_gym import _settings, _trl_version, rollout
 from turnloom.integrations.nemo_gym.rollout import NemoGymRolloutLoop, NemoGymRolloutWorker
-from turnloom.testing import AgentCall, FakeAgent, gym_answer
+from turnloom.testing import AgentCall, FakeAgent
 from turnloom.testing.cpu import cpu_training
 
 # The worker
@@ -34,13 +30,6 @@ from turnloom.testing.cpu import cpu_training
 def on_cpu() -> Iterator[None]:
     with cpu_training():
         yield
-
-
-def make_worker(**settings: Any) -> NemoGymRolloutWorker:
-    return NemoGymRolloutWorker(
-        {"math": "http://127.0.0.1:9", "code": "http://127.0.0.1:9"},
-        **{"dataset": dataset_of({}), "processing_class": make_tokenizer(), "max_tokens": 64, **settings},
-    )
 
 
 @pytest.mark.usefixtures("on_cpu")
@@ -313,79 +302,3 @@ def test_a_trl_without_a_hook_is_refused() -> None:
 
     with pytest.raises(ImportError, match=r"RolloutSample\.group_id"):
         _trl_version.check_trl_hooks(RolloutSample)
-
-
-# Processes
-
-
-def big_answer(row: dict[str, Any]) -> dict[str, Any]:
-    """Makes a sample above 1 MB: the pipe between the processes holds 64 KiB."""
-    generation = list(range(100_000))
-    return gym_answer(row, turns=[([1], generation, [-0.5] * len(generation))], reward=1.0)
-
-
-@contextmanager
-def started(agent: FakeAgent, **settings: Any) -> Iterator[NemoGymRolloutWorker]:
-    """A worker with its process, forked from one that has imported everything; spawning would import it each time."""
-    with cpu_training():
-        worker = make_worker(num_generations=2, max_inflight_tasks=4, **settings)
-    worker._loop_kwargs["agent_servers"] = {"math": agent.url}
-    worker._mp_ctx = multiprocessing.get_context("forkserver")
-    worker._mp_ctx.set_forkserver_preload(["turnloom.integrations.nemo_gym._trl"])
-    worker.start()
-    try:
-        yield worker
-    finally:
-        worker.stop()
-        assert not multiprocessing.active_children()
-
-
-def test_the_process_ends_at_once_though_nobody_reads_its_samples() -> None:
-    with FakeAgent(answering(big_answer)) as agent, started(agent) as worker:
-        process = worker._process
-        assert process is not None
-        os.kill(process.pid, signal.SIGINT)  # as Ctrl-C does: it is the trainer that stops it
-        worker.rollout_buffer.get(timeout=30)
-        while worker.rollout_buffer.qsize() < 4:
-            process.join(0.01)
-        began = time.monotonic()
-        worker.stop()
-        assert process.exitcode == 0
-        assert time.monotonic() - began < 5
-
-
-class OneGroupOnly:
-    """Scores one group, and no more."""
-
-    __name__ = "one_group_only"
-    groups = 0
-
-    def __call__(self, completions: list[Any], **_: Any) -> list[float]:
-        self.groups += 1
-        if self.groups > 1:
-            raise LookupError("my own mistake")
-        return [0.0] * len(completions)
-
-
-def test_a_failure_is_told_after_every_sample_was_read() -> None:
-    with FakeAgent(answering(big_answer)) as agent, started(agent, reward_funcs=[OneGroupOnly()]) as worker:
-        process = worker._process
-        assert process is not None
-        assert worker._failed_event.wait(30)
-        samples = [worker.rollout_buffer.get(timeout=10) for _ in range(2)]
-        assert all(len(sample.input_ids) == 100_001 for sample in samples)
-        with pytest.raises(RuntimeError) as caught:
-            worker.check_health(300)
-        assert "LookupError: my own mistake" in str(caught.value.__cause__)
-        worker.stop()
-        assert process.exitcode == 1
-
-
-def test_the_death_of_the_process_is_told_at_once() -> None:
-    with FakeAgent(answering(scored(1.0))) as agent, started(agent) as worker:
-        process = worker._process
-        assert process is not None
-        process.kill()
-        process.join()
-        with pytest.raises(RuntimeError, match="signal 9"):
-            worker.check_health(300)

@@ -59,8 +59,7 @@ class Guard:
         if self.signal is not None:
             return  # the first one is at work
         self.signal = number
-        # Nothing is killed yet: the trainer sets an event for its worker, which blocks for ever where the worker was
-        # killed while it waited for it.
+        # Nothing is killed yet: the trainer ends its worker in good order.
         threading.Thread(target=self._exit_unless_left, name="demo-exit", daemon=True).start()
         raise KeyboardInterrupt
 

@@ -21,7 +21,7 @@ from turnloom.integrations.nemo_gym._process import (
     EndsWell,
     leave_interrupts_to_the_trainer,
     leave_unread,
-    stop_without_trainer,
+    stop_when_told,
 )
 from turnloom.integrations.nemo_gym._settings import (
     check_names,
@@ -93,7 +93,7 @@ class NemoGymRolloutLoop(_AsyncRolloutLoop):  # type: ignore[misc]
 
     async def _run_loops(self, stop_event: asyncio.Event) -> None:
         """Generate and score until `stop_event` is set, or one of the loops fails; runs in flight are given up."""
-        stop_without_trainer(stop_event)
+        stop_when_told(stop_event)
         async with self._gym:
             loops = [
                 asyncio.create_task(self._generate_loop(stop_event=stop_event)),
