@@ -3,6 +3,7 @@
 import pickle
 import queue
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -273,3 +274,12 @@ async def test_an_error_of_a_reward_function_ends_the_run_and_is_told() -> None:
     with pytest.raises(LookupError, match="my own mistake"):
         async with running(answering(scored(1.0)), dataset_of({}), reward_funcs=[broken_reward]) as run:
             await run.work
+
+
+async def test_rollouts_of_the_loop_are_recorded(tmp_path: Path) -> None:
+    async with running(answering(scored(1.0), 500, scored(0.0)), dataset_of({}), record_dir=str(tmp_path)) as run:
+        samples = await run.samples(2)
+    found = {record.outcome: record for record in turnloom.Records(tmp_path)}
+    assert found.keys() >= {"ok", "http_error"}
+    rows = [row for record in turnloom.Records(tmp_path) for row in record.rollout().rows]
+    assert [row.input_ids.tolist() for row in rows[:2]] == [sample.input_ids.tolist() for sample in samples]

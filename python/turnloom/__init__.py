@@ -10,12 +10,14 @@ from turnloom._exceptions import (
     AgentUnreachable,
     ConfigError,
     MalformedBody,
+    MalformedRecord,
     TurnloomError,
     UnscorableRollout,
 )
 from turnloom._metrics import METRICS, AgentSnapshot, Distribution, Ledger, Snapshot
 from turnloom._native import __version__
 from turnloom._parse import RunParser, parse_run
+from turnloom._records import Record, RecordCounts, Records
 from turnloom._rollout import (
     DEFECT_CODES,
     OUTCOMES,
@@ -44,9 +46,13 @@ __all__ = [
     "GymClient",
     "Ledger",
     "MalformedBody",
+    "MalformedRecord",
     "PackedBatch",
     "PaddedBatch",
     "PromptCompletionBatch",
+    "Record",
+    "RecordCounts",
+    "Records",
     "Rollout",
     "RunParser",
     "Snapshot",

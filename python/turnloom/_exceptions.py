@@ -3,6 +3,7 @@
 TurnloomError
 ├── ConfigError (ValueError)              the caller's mistake, before or beside any rollout
 ├── MalformedBody (ValueError)            a body that is not JSON
+├── MalformedRecord (ValueError)          a record on the disk that is damaged
 ├── UnscorableRollout                     Rollout.raise_for_outcome(): the answer came, there is nothing to train
 └── AgentError                            Rollout.raise_for_outcome(): no usable answer came
     ├── AgentHTTPError                    a status other than 200
@@ -45,6 +46,20 @@ class MalformedBody(TurnloomError, ValueError):
         self.column = column
         self.path = path
         self.excerpt = excerpt
+
+
+class MalformedRecord(TurnloomError, ValueError):
+    """A record on the disk is damaged.
+
+    Attributes:
+        path: the file.
+        offset: where in it the record begins.
+    """
+
+    def __init__(self, message: str, *, path: str = "", offset: int = 0) -> None:
+        super().__init__(message)
+        self.path = path
+        self.offset = offset
 
 
 class UnscorableRollout(TurnloomError):

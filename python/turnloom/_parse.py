@@ -62,6 +62,7 @@ class RunParser:
             fork_threshold_tokens=threshold, best_branch=branches == "best", max_body_bytes=max_body_bytes
         )
         self._honor_mask_sample = honor_mask_sample
+        self._rollout_id: str | None = None  # of a rollout that is parsed once more
 
     def feed(self, chunk: bytes | bytearray | memoryview) -> None:
         """Parse the next bytes.
@@ -79,7 +80,8 @@ class RunParser:
             MalformedBody: the document has not ended.
             ValueError: called a second time.
         """
-        return _judge(Parsed(*self._parser.finish()), honor_mask_sample=self._honor_mask_sample)
+        parsed = Parsed(*self._parser.finish(), rollout_id=self._rollout_id)
+        return _judge(parsed, honor_mask_sample=self._honor_mask_sample)
 
 
 def parse_run(

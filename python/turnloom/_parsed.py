@@ -82,6 +82,8 @@ class Parsed:
         defects: list[Any],
         drift: dict[str, int],
         lost: list[tuple[int, _Ids]],
+        *,
+        rollout_id: str | None = None,
     ) -> None:
         self.residual = residual
         self.members = Members(residual, members)
@@ -91,7 +93,7 @@ class Parsed:
         self.defects = defects
         self.drift = drift
         self.lost = dict(lost)
-        self.rollout_id = new_rollout_id()
+        self.rollout_id = rollout_id or new_rollout_id()
 
 
 def nothing() -> Parsed:

@@ -11,8 +11,10 @@ import contextlib
 import json
 import logging
 import math
+import os
 import random
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -20,6 +22,7 @@ from turnloom._client._urls import server_urls
 from turnloom._exceptions import ConfigError
 from turnloom._gym import agent_of, agent_request
 from turnloom._parse import DEFAULT_FORK_THRESHOLD_TOKENS, Branches, RunParser
+from turnloom._records import DEFAULT_RECORD_MAX_BYTES, RecordCounts, Recording, RecordWriter
 from turnloom._rollout import Rollout
 
 if TYPE_CHECKING:
@@ -37,6 +40,8 @@ MAX_TRIES: Final = 4
 FIRST_PAUSE_S: Final = 0.5
 """Before the second try; it doubles with each, up to `MAX_PAUSE_S`, and is spread by half of itself either way."""
 MAX_PAUSE_S: Final = 4.0
+RECORDS_PATIENCE_S: Final = 3.0
+"""How long the disk may take for the last records when a client is closed."""
 
 
 class GymClient:
@@ -60,12 +65,16 @@ class GymClient:
         branches: as in `RunParser`.
         honor_mask_sample: as in `RunParser`.
         max_body_bytes: as in `RunParser`.
+        record_dir: a folder in which every rollout is recorded, as `Records` reads them; None for no records. No
+            rollout waits for the disk: what it is too slow for is not recorded, and counted in `records`.
+        record_max_bytes: bounds that folder, of which the oldest files go; None is no bound.
         transport: an httpx transport in place of the default one, for tests or special networks. It is closed with
             the client, and has to keep httpx's timeout for connecting by itself.
         trust_env: whether proxies (and `.netrc`) of the environment hold for agent servers.
 
     Raises:
-        ConfigError: a setting out of its range, or a URL that is none.
+        ConfigError: a setting out of its range, a URL that is none, or a folder that cannot be written to.
+        ImportError: records need zstandard, of the extra `records`.
     """
 
     def __init__(
@@ -78,6 +87,8 @@ class GymClient:
         branches: Branches = "linear",
         honor_mask_sample: bool = True,
         max_body_bytes: int | None = None,
+        record_dir: str | os.PathLike[str] | None = None,
+        record_max_bytes: int | None = DEFAULT_RECORD_MAX_BYTES,
         transport: httpx.AsyncBaseTransport | None = None,
         trust_env: bool = False,
     ) -> None:
@@ -91,6 +102,7 @@ class GymClient:
             "max_body_bytes": max_body_bytes,
         }
         RunParser(**self._parser_settings)  # raises for what it does not take
+        self._recorder = None if record_dir is None else RecordWriter(record_dir, max_bytes=record_max_bytes)
         self._transport = _transport_of_httpx(transport)
         self._trust_env = trust_env
         self._http: httpx.AsyncClient | None = None
@@ -119,6 +131,13 @@ class GymClient:
             await self._end_rollouts()
         finally:
             await http.aclose()
+            if self._recorder is not None:
+                await asyncio.to_thread(self._recorder.close, RECORDS_PATIENCE_S)
+
+    @property
+    def records(self) -> RecordCounts:
+        """How much has been recorded, and how much has not."""
+        return RecordCounts() if self._recorder is None else self._recorder.counts
 
     async def _end_rollouts(self) -> None:
         """End every rollout, and wait until none uses the network any more."""
@@ -156,9 +175,18 @@ class GymClient:
         request = agent_request(row, max_tokens=max_tokens, temperature=temperature, top_p=top_p)
         request.update(_members(fields))
         agent = agent_of(request, self._servers)
-        rollout = await self._deliver(self._call(agent, request))
-        rollout._request_fields = frozenset(request)
+        call = self._call(agent, request)
+        with self._recording(call) as recording:
+            rollout = await self._deliver(replace(call, recording=recording))
+            rollout._request_fields = frozenset(request)
+            if recording is not None:
+                recording.end(rollout)
         return rollout
+
+    def _recording(self, call: RunCall) -> contextlib.AbstractContextManager[Recording | None]:
+        if self._recorder is None:
+            return contextlib.nullcontext()
+        return self._recorder.begin(call.body, settings=self._parser_settings)
 
     def _call(self, agent: str, request: dict[str, Any]) -> RunCall:
         from turnloom._client._exchange import RunCall

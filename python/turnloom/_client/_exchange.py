@@ -23,6 +23,7 @@ from turnloom._exceptions import (
 )
 from turnloom._gym import prompt_of
 from turnloom._parse import RunParser
+from turnloom._records import Recording
 from turnloom._rollout import Outcome, Rollout, Timing
 
 MAX_ERROR_BYTES: Final = 2000
@@ -42,6 +43,7 @@ class RunCall:
     server: ServerUrl
     request: Mapping[str, Any]
     body: bytes
+    recording: Recording | None = None
 
     def __str__(self) -> str:
         return f"agent {self.agent!r} ({self.server.run}), row {self._row()}"
@@ -150,6 +152,8 @@ class Exchange:
     def _take(self, chunk: bytes) -> None:
         self._moved()
         self._received += len(chunk)
+        if self._call.recording is not None:
+            self._call.recording.chunk(chunk)
         if len(self._head) < MAX_ERROR_BYTES:
             self._head += chunk[: MAX_ERROR_BYTES - len(self._head)]
 

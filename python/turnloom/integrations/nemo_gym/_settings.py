@@ -16,7 +16,14 @@ from turnloom._exceptions import ConfigError
 
 logger = logging.getLogger("turnloom")
 
-_OF_THE_CLIENT: Final = ("run_timeout", "deadline", "branches", "honor_mask_sample")
+_OF_THE_CLIENT: Final = (
+    "run_timeout",
+    "deadline",
+    "branches",
+    "honor_mask_sample",
+    "record_dir",
+    "record_max_bytes",
+)
 
 _AT_LEAST: Final = {"num_generations": 1, "max_inflight_tasks": 1, "score_queue_maxsize": 0, "dataset_start_index": 0}
 """Settings that are integers, and the least that works."""

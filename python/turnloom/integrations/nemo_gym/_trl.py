@@ -64,8 +64,8 @@ class NemoGymRolloutLoop(_AsyncRolloutLoop):  # type: ignore[misc]
         agent_servers: the agents' names and URLs; a row without `agent_ref.name` goes to the first.
         run_timeout: seconds without data after which a rollout is given up (stock NeMo Gym sends nothing until a run
             is over, so there it bounds the whole run).
-        **kwargs: what TRL's loop takes, and besides `deadline`, `branches`, `honor_mask_sample` and `train_turn_fn`
-            (see `NemoGymRolloutWorker`).
+        **kwargs: what TRL's loop takes, and besides `deadline`, `branches`, `honor_mask_sample`, `train_turn_fn`,
+            `record_dir` and `record_max_bytes` (see `NemoGymRolloutWorker`).
     """
 
     _provides_rollout_reward = True
@@ -192,6 +192,8 @@ class NemoGymRolloutWorker(EndsWell, AsyncRolloutWorker):  # type: ignore[misc]
         branches: which open rows a prompt may continue, as in `RunParser`.
         honor_mask_sample: whether the environment's `mask_sample` keeps a rollout out of the training.
         train_turn_fn: which turns are trained, all by default.
+        record_dir: a folder in which every rollout is recorded, as in `GymClient`.
+        record_max_bytes: bounds that folder; its oldest files go.
         **kwargs: what TRL's worker takes.
 
     Raises:
