@@ -17,7 +17,7 @@ from turnloom._exceptions import (
 from turnloom._metrics import METRICS, AgentSnapshot, Distribution, Ledger, Snapshot
 from turnloom._native import __version__
 from turnloom._parse import RunParser, parse_run
-from turnloom._records import Record, RecordCounts, Records
+from turnloom._records import Record, RecordCounts, Records, replay
 from turnloom._rollout import (
     DEFECT_CODES,
     OUTCOMES,
@@ -66,5 +66,6 @@ __all__ = [
     "pad",
     "pad_prompt_completion",
     "parse_run",
+    "replay",
     "spread",
 ]

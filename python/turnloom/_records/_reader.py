@@ -194,7 +194,7 @@ class Records:
                     try:
                         record = _read_record(file, path, offset, header)
                     except MalformedRecord as error:
-                        self._skip(str(error))
+                        self.skip(error)
                     else:
                         yield record
 
@@ -210,6 +210,12 @@ class Records:
         path, offset, header = self._places[rollout_id]
         with path.open("rb") as file:
             return _read_record(file, path, offset, header)
+
+    def __len__(self) -> int:
+        """How many there were when this, or one by its id, was first asked."""
+        if self._places is None:
+            self._places = self._index()
+        return len(self._places)
 
     def files(self) -> list[Path]:
         """The files, the oldest first."""
@@ -233,9 +239,9 @@ class Records:
             if header is None:
                 begin, offset = offset, _next_header(file, offset + 1, end)
                 what = "the last record is cut off" if end == offset else "there is no record"
-                self._skip(f"{_place(path, begin)}: {what}; {offset - begin} bytes are skipped")
+                self.skip(f"{_place(path, begin)}: {what}; {offset - begin} bytes are skipped")
             elif offset + header.record_bytes > end:
-                self._skip(
+                self.skip(
                     f"{_place(path, offset)}: the last record is cut off: {end - offset} of its "
                     f"{header.record_bytes} bytes are there"
                 )
@@ -244,7 +250,9 @@ class Records:
                 yield offset, header
                 offset += header.record_bytes
 
-    def _skip(self, problem: str) -> None:
+    def skip(self, problem: MalformedRecord | str) -> None:
+        """Tell once, in the log and in `problems`, what cannot be read."""
+        problem = str(problem)
         if problem not in self.problems:
             self.problems.append(problem)
             logger.warning("skipped: %s", problem)
