@@ -5,15 +5,18 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := $(shell find rust python -type f -not -name '*.so' -not -path '*/__pycache__/*') Cargo.toml Cargo.lock pyproject.toml
 
-.PHONY: demo test test-gym bench lint format
+.PHONY: demo test test-browser test-gym bench lint format
 .DEFAULT_GOAL := test
 
 demo: $(VENV)/installed  ## train a tiny model with TRL through turnloom, on the CPU
 	$(BIN)/turnloom demo $(DEMO)
 
-test: $(VENV)/installed lint  ## the lint gate and all tests but those of a real NeMo Gym
+test: $(VENV)/installed lint  ## the lint gate and all tests but those of a real NeMo Gym and of a browser
 	cargo test --quiet --locked
-	$(BIN)/python -m pytest -m "not gym" $(PYTEST)
+	$(BIN)/python -m pytest -m "not gym and not browser" $(PYTEST)
+
+test-browser: $(VENV)/installed  ## the tests that open the inspector's page in Debian's chromium
+	$(BIN)/python -m pytest -m browser $(PYTEST)
 
 test-gym: $(VENV)/installed  ## the tests that start a real NeMo Gym
 	$(BIN)/python -m pytest -m gym $(PYTEST)

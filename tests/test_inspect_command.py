@@ -49,7 +49,7 @@ def test_a_pipe_gets_plain_text(body_file: Path, tokenizer_file: Path) -> None:
     assert "turn 1 · realign · item 1 · row 0 · +2 prompt · +2 generated" in said
     assert "The prompt repeats 3 tokens of row 0 and leaves 2 of it." in said
     words = " ".join(said.split())
-    for told in ("prompt 2 thecat", "trained 1 sat", "discarded 2 ␛[31mredyes", "unusable 1 <end>"):
+    for told in ("prompt 2 thecat", "trained 1 sat", "discarded 2 ^[[31mredyes", "unusable 1 <end>"):
         assert told in words
     assert "\x1b" not in said
 

@@ -1,5 +1,6 @@
 """An inspection tells what the parser tells, and keeps what the parser throws away."""
 
+import itertools
 import json
 from collections.abc import Iterator
 
@@ -17,17 +18,18 @@ from turnloom.inspector import Inspection, inspect_run
 
 def rebuilt(inspection: Inspection) -> Iterator[tuple[list[int], list[int], list[float]]]:
     """The training rows that the segments of an inspection tell: ids, mask, logprobs."""
+    rows: list[list[int]] = []
     for row in inspection.rows:
         kept = [segment for segment in row.segments if segment.start is not None]
-        assert [segment.start for segment in kept] == [
-            sum(len(one.ids) for one in kept[:place]) for place in range(len(kept))
-        ]
+        other, repeated = row.repeats or (0, 0)
+        ends = list(itertools.accumulate((len(one.ids) for one in kept), initial=repeated))
+        assert [segment.start for segment in kept] == ends[:-1]
+        assert ends[-1] == row.tokens
+        rows.append([*(rows[other][:repeated] if repeated else ()), *(token for one in kept for token in one.ids)])
         if row.row is not None:
-            yield (
-                [token for one in kept for token in one.ids],
-                [int(one.kind == "trained") for one in kept for _ in one.ids],
-                [value for one in kept for value in one.log_probs or [0.0] * len(one.ids)],
-            )
+            mask = [int(one.kind == "trained") for one in kept for _ in one.ids]
+            log_probs = [value for one in kept for value in one.log_probs or [0.0] * len(one.ids)]
+            yield rows[-1], [0] * repeated + mask, [0.0] * repeated + log_probs
 
 
 def assert_tells_what_the_parser_tells(body: bytes, **settings: object) -> Inspection:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -34,6 +33,7 @@ def inspect(
     Example: turnloom inspect body.json --tokenizer ./my-model --html rollout.html
     """
     from turnloom.inspector import inspect_run, load_tokenizer
+    from turnloom.inspector._page import page
     from turnloom.inspector._terminal import show
 
     try:
@@ -48,9 +48,11 @@ def inspect(
         typer.echo(f"turnloom inspect: {path}: {error}", err=True)
         raise typer.Exit(1) from None
     if as_json:
-        json.dump(inspection.to_json(), sys.stdout, ensure_ascii=False)
-        print()
-    elif html is None:
+        typer.echo(json.dumps(inspection.to_json()))
+    if html is not None:
+        html.write_text(page(inspection), "utf-8")
+        typer.echo(f"{html}: {html.stat().st_size:,} bytes", err=True)
+    if not as_json and html is None:
         show(inspection, Console(highlight=False))
 
 

@@ -16,7 +16,7 @@ from turnloom._parse import DEFAULT_FORK_THRESHOLD_TOKENS, Branches, parse_run
 from turnloom._parsed import decode
 from turnloom._rollout import Rollout, Turn
 from turnloom.inspector._inspection import Divergence, Excerpt, InspectedRow, InspectedTurn, Inspection, Kind, Segment
-from turnloom.inspector._second_pass import HeldRow, Part, Step, second_pass
+from turnloom.inspector._second_pass import HeldRow, Part, Step, common_prefix, second_pass
 from turnloom.inspector._tokenizer import TokenText
 
 _SHOWN_BEFORE: Final = 16
@@ -61,7 +61,7 @@ def inspect_run(
     items = items_of(document) if rollout.turns or rollout.output else []
     rows, steps = second_pass(rollout, items, every_row_is_open=branches == "best")
     text = TokenText(tokenizer) if tokenizer is not None else None
-    inspected_rows = tuple(_inspected_rows(rows, text))
+    inspected_rows = tuple(_inspected_rows(rows, steps, text))
     return Inspection(
         name=name,
         outcome=rollout.outcome,
@@ -101,19 +101,32 @@ def _unknown_ids(rows: Iterable[InspectedRow], text: TokenText) -> int:
 # Rows
 
 
-def _inspected_rows(rows: Iterable[HeldRow], text: TokenText | None) -> Iterator[InspectedRow]:
+def _inspected_rows(rows: Sequence[HeldRow], steps: Sequence[Step], text: TokenText | None) -> Iterator[InspectedRow]:
     trained = 0
-    for row in rows:
+    for number, row in enumerate(rows):
+        repeats = _repeats(rows, next(step for step in steps if step.row == number))
         is_trained = bool(row.arrays()[1].any())
         yield InspectedRow(
-            row=trained if is_trained else None, tokens=len(row.ids), segments=tuple(_segments(row.parts, text))
+            row=trained if is_trained else None,
+            tokens=len(row.ids),
+            repeats=repeats,
+            segments=tuple(_segments(row.parts, repeats[1] if repeats else 0, text)),
         )
         trained += is_trained
 
 
-def _segments(parts: Sequence[Part], text: TokenText | None) -> Iterator[Segment]:
-    start = 0
-    for part in parts:
+def _repeats(rows: Sequence[HeldRow], first: Step) -> tuple[int, int] | None:
+    """What the row's first prompt has in common with the row that it was compared with, as that one is now."""
+    if first.held_row is None:
+        return None
+    repeated = common_prefix(rows[first.held_row].ids, first.prompt_ids)
+    return (first.held_row, repeated) if repeated else None
+
+
+def _segments(parts: Sequence[Part], repeated: int, text: TokenText | None) -> Iterator[Segment]:
+    """The segments after as many repeated tokens, all of them of the first part."""
+    start = repeated
+    for part in (parts[0].cut(repeated), *parts[1:]):
         ids: list[int] = part.ids.tolist()
         texts = text.pieces(ids) if text else None
         for kind, first, end in _stretches(part):
@@ -131,7 +144,8 @@ def _segments(parts: Sequence[Part], text: TokenText | None) -> Iterator[Segment
 def _stretches(part: Part) -> Iterator[tuple[Kind, int, int]]:
     """(kind, start, end) of neighbouring tokens of one kind."""
     if part.mask is None:
-        yield "prompt", 0, len(part.ids)
+        if len(part.ids):
+            yield "prompt", 0, len(part.ids)
         return
     edges = [0, *(np.flatnonzero(np.diff(part.mask)) + 1).tolist(), len(part.ids)]
     for start, end in pairwise(edges):
@@ -192,11 +206,15 @@ def _excerpt(
 def _changed(held: list[int], prompt: list[int]) -> tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]]:
     """The stretches that the other side lacks; a few tokens that both happen to have do not count."""
     blocks = SequenceMatcher(None, held, prompt, autojunk=False).get_matching_blocks()
-    same = [block for block in blocks if block.size >= _SAME_FROM] + [blocks[-1]]  # the last one marks the ends
-    ours = _between([(block.a, block.a + block.size) for block in same])
-    return ours, _between([(block.b, block.b + block.size) for block in same])
+    same = [block for block in blocks if block.size >= _SAME_FROM]
+    ours = [(block.a, block.a + block.size) for block in same]
+    theirs = [(block.b, block.b + block.size) for block in same]
+    if ours and ours[-1][1] == len(held) < _SHOWN_AFTER:
+        prompt = prompt[: theirs[-1][1]]  # all that was held is there: what follows is new, and no change
+    return _between(ours, len(held)), _between(theirs, len(prompt))
 
 
-def _between(stretches: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+def _between(stretches: list[tuple[int, int]], length: int) -> tuple[tuple[int, int], ...]:
     ends = [0, *(end for _, end in stretches)]
-    return tuple((end, start) for end, (start, _) in zip(ends, stretches, strict=False) if end < start)
+    starts = [*(start for start, _ in stretches), length]
+    return tuple((end, start) for end, start in zip(ends, starts, strict=True) if end < start)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
@@ -43,6 +44,9 @@ class InspectedRow:
     """Index into `rows` of the rollout, or `unscored_rows`; None when it has nothing to train."""
     tokens: int
     """How many the row has; removed ones do not count."""
+    repeats: tuple[int, int] | None
+    """(index into `Inspection.rows`, tokens): it begins with as many tokens of that row, which are not told again; None
+    where the row begins with nothing of the row that its prompt was compared with."""
     segments: tuple[Segment, ...]
 
 
@@ -113,7 +117,7 @@ class Inspection:
     """How many tokens the tokenizer's vocabulary lacks: with many it is the wrong one. None without a tokenizer."""
 
     def count(self, kind: Kind) -> int:
-        """Tokens of a kind, over all rows."""
+        """Tokens of a kind, over all rows; what a row repeats of another is counted there."""
         return sum(len(segment.ids) for segment in self.segments() if segment.kind == kind)
 
     def segments(self) -> Iterator[Segment]:
@@ -122,5 +126,7 @@ class Inspection:
             yield from row.segments
 
     def to_json(self) -> dict[str, Any]:
-        """The tree as values that `json` can write."""
-        return asdict(self)
+        """The tree as JSON values; numbers that JSON has no words for are strings, such as `"NaN"`."""
+        tree = asdict(self) | {"defects": [defect._asdict() for defect in self.defects]}
+        values: dict[str, Any] = json.loads(json.dumps(tree), parse_constant=str)
+        return values

@@ -12,7 +12,7 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from turnloom.inspector._inspection import Divergence, Excerpt, InspectedTurn, Inspection, Kind, Segment
+from turnloom.inspector._inspection import Divergence, Excerpt, InspectedRow, InspectedTurn, Inspection, Kind, Segment
 from turnloom.inspector._words import call_text, counted, elided, headline, visible
 
 _MESSAGE_CHARACTERS: Final = 600
@@ -98,7 +98,7 @@ def _turn(inspection: Inspection, number: int, width: int) -> Iterator[Renderabl
     if turn.divergence:
         yield from _divergence(turn, turn.divergence)
     messages = _messages(turn.messages)
-    tokens = _tokens([one for one in inspection.rows[turn.row].segments if one.turn == number])
+    tokens = _tokens(inspection.rows[turn.row], number)
     if width < _SIDE_BY_SIDE_FROM:
         yield from (messages, tokens)
         return
@@ -115,7 +115,7 @@ def _turn_title(number: int, turn: InspectedTurn) -> Text:
     title = Text(f"turn {number}", style="bold")
     if facts.transition:
         title.append(f" · {facts.transition}", _TRANSITION_STYLES[facts.transition])
-    added = facts.prompt_tokens - (facts.matched_tokens if facts.transition != "fork" else 0)
+    added = facts.prompt_tokens - facts.matched_tokens
     told = f" · item {facts.item_index} · {row} · +{added:,} prompt · +{facts.output_tokens:,} generated"
     return title.append(told, "dim")
 
@@ -136,12 +136,16 @@ def _messages(messages: Iterable[dict[str, Any]]) -> RenderableType:
     return table
 
 
-def _tokens(segments: Iterable[Segment]) -> RenderableType:
+def _tokens(row: InspectedRow, number: int) -> RenderableType:
     table = Table.grid(padding=(0, 1))
     table.add_column(style="dim", no_wrap=True, min_width=_LABEL_COLUMNS)
     table.add_column(overflow="fold")
-    for segment in segments:
-        table.add_row(f"{segment.kind} {len(segment.ids):,}", _segment(segment))
+    if row.repeats and row.segments[0].turn == number:
+        other, repeated = row.repeats
+        table.add_row(f"prompt {repeated:,}", Text(f"as in row {other}", "italic dim"))
+    for segment in row.segments:
+        if segment.turn == number:
+            table.add_row(f"{segment.kind} {len(segment.ids):,}", _segment(segment))
     return table
 
 

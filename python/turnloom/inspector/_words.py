@@ -7,14 +7,14 @@ from typing import Any, Final
 
 from turnloom.inspector._inspection import Inspection
 
-_CONTROL: Final = dict.fromkeys(range(0x80, 0xA0), "�")
-_PICTURES: Final[dict[int, str]] = _CONTROL | {code: chr(0x2400 + code) for code in range(0x20)} | {0x7F: "␡"}
-_WHITE_SPACE: Final = _PICTURES | {0x20: "·", 0x0A: "↵", 0x09: "⇥"}
-_LINES: Final = {code: picture for code, picture in _PICTURES.items() if code not in (0x09, 0x0A)}
+_NONE: Final = dict.fromkeys((*range(0x80, 0xA0), *range(0xD800, 0xE000)), "�")
+_CONTROL: Final[dict[int, str]] = _NONE | {code: f"^{chr(code ^ 64)}" for code in (*range(0x20), 0x7F)}
+_WHITE_SPACE: Final = _CONTROL | {0x20: "·", 0x0A: "↵", 0x09: "⇥"}
+_LINES: Final = {code: sign for code, sign in _CONTROL.items() if code not in (0x09, 0x0A)}
 
 
 def visible(text: str, *, white_space: bool = False) -> str:
-    """The text without characters that steer a terminal; also white space as signs, if asked."""
+    """The text without characters that steer a terminal, or that none can write; white space as signs, if asked."""
     return text.translate(_WHITE_SPACE if white_space else _LINES)
 
 
