@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import pickle
+import socket
 
 import pytest
 
@@ -26,6 +27,14 @@ ERRORS = {
 }
 
 
+def closed_port() -> int:
+    """A port of this machine that takes no connection; a server may come up on it."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port: int = taken.getsockname()[1]
+        return port
+
+
 async def send(agent, row=ROW, **settings) -> turnloom.Rollout:
     url = agent if isinstance(agent, str) else agent.url
     async with turnloom.GymClient({"math": url}, **settings) as gym:
@@ -35,8 +44,8 @@ async def send(agent, row=ROW, **settings) -> turnloom.Rollout:
 async def until_no_byte_moves(gym: turnloom.GymClient) -> None:
     """Until the server, or a full buffer, lets nothing more through."""
     before = -1.0
-    while gym._byte_moved_at != before:
-        before = gym._byte_moved_at
+    while gym._descriptors.byte_moved_at != before:
+        before = gym._descriptors.byte_moved_at
         await asyncio.sleep(0.1)
 
 

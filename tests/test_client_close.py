@@ -9,8 +9,7 @@ import pytest
 
 import turnloom
 from one_row import ANSWER, BIG_ROW, ROW, SAMPLING, assert_failed, response, until_no_byte_moves
-from turnloom import _client
-from turnloom._client import _transport
+from turnloom._client import _backoff, _transport
 from turnloom.testing import FakeAgent
 
 # --- Open, and where ---
@@ -126,10 +125,10 @@ async def test_closing_the_client_ends_what_is_connecting(monkeypatch):
 
 
 async def test_closing_the_client_ends_a_pause_between_tries(monkeypatch):
-    monkeypatch.setattr(_client, "FIRST_PAUSE_S", 60)
+    monkeypatch.setattr(_backoff, "FIRST_PAUSE_S", 60)
     paused = asyncio.Event()
-    real_pause = _client._pause
-    monkeypatch.setattr(_client, "_pause", lambda tries: (paused.set(), real_pause(tries))[1])
+    real_pause = _backoff.pause
+    monkeypatch.setattr(_backoff, "pause", lambda failures: (paused.set(), real_pause(failures))[1])
     gym = turnloom.GymClient({"math": "http://127.0.0.1:1"})
     assert_closed(await closed_while(gym, paused.wait), "try 1, no connection yet after ")
 
@@ -142,7 +141,7 @@ async def test_closing_the_client_ends_the_wait_for_a_file_descriptor(monkeypatc
         waits.set()
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr(_client, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(_backoff, "FIRST_PAUSE_S", 0.01)
     monkeypatch.setattr(_transport, "_new_socket", no_socket)
     gym = turnloom.GymClient({"math": "http://127.0.0.1:1"}, run_timeout=None, **settings)
     assert_closed(await closed_while(gym, waits.wait), "no connection yet")
@@ -150,7 +149,7 @@ async def test_closing_the_client_ends_the_wait_for_a_file_descriptor(monkeypatc
 
 @pytest.mark.parametrize("steps", range(12))
 async def test_closing_the_client_at_any_moment_ends_in_a_rollout(monkeypatch, steps):
-    monkeypatch.setattr(_client, "FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr(_backoff, "FIRST_PAUSE_S", 0.0)
     async with FakeAgent(ANSWER) as agent, asyncio.timeout(10):
         async with turnloom.GymClient({"math": agent.url, "down": "http://127.0.0.1:1"}) as gym:
             rows = [{**ROW, "agent_ref": {"name": name}} for name in ("math", "down") * 5]

@@ -12,25 +12,18 @@ import time
 import pytest
 
 import turnloom
-from one_row import ANSWER, ROW, SAMPLING, assert_failed, send
-from turnloom import _client
-from turnloom._client import _transport
+from one_row import ANSWER, ROW, SAMPLING, assert_failed, closed_port, send
+from turnloom._client import _backoff, _transport
 from turnloom.testing import FakeAgent
 
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch):
-    monkeypatch.setattr(_client, "FIRST_PAUSE_S", 0.01)
-
-
-def unused_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return taken.getsockname()[1]
+    monkeypatch.setattr(_backoff, "FIRST_PAUSE_S", 0.01)
 
 
 async def test_a_refused_row_is_sent_again_until_it_is_taken():
-    port = unused_port()
+    port = closed_port()
     pauses = 0
 
     async with FakeAgent(ANSWER) as agent:
@@ -53,9 +46,9 @@ async def test_a_refused_row_is_sent_again_until_it_is_taken():
 
 
 async def test_a_refused_row_is_given_up_after_some_tries():
-    rollout = await send(f"http://127.0.0.1:{unused_port()}")
+    rollout = await send(f"http://127.0.0.1:{closed_port()}")
     assert_failed(rollout, "unreachable")
-    assert f"(try {_client.MAX_TRIES})" in rollout.reason
+    assert f"{_backoff.MAX_TRIES} tries" in rollout.reason
     assert "Connect call failed" in rollout.reason
 
 
@@ -72,7 +65,7 @@ async def test_a_failed_tls_handshake_is_never_delivered_and_tried_again():
     async with await asyncio.start_server(not_tls, "127.0.0.1", 0) as server:
         rollout = await send(f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}")
     assert_failed(rollout, "unreachable")
-    assert connections == _client.MAX_TRIES
+    assert connections == _backoff.MAX_TRIES
 
 
 async def test_a_host_that_has_no_address_is_unreachable(monkeypatch):
@@ -84,7 +77,7 @@ async def test_a_host_that_has_no_address_is_unreachable(monkeypatch):
 
     monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", no_address)
     assert_failed(await send("http://agents.example:8001"), "unreachable")
-    assert asked == ["agents.example"] * _client.MAX_TRIES
+    assert asked == ["agents.example"] * _backoff.MAX_TRIES
 
 
 @pytest.mark.parametrize("hang", ["getaddrinfo", "connect", "tls"])
@@ -106,28 +99,28 @@ async def test_connecting_is_bounded_and_counts_as_never_delivered(monkeypatch, 
         rollout = await send(url, run_timeout=0.1)
     assert_failed(rollout, "unreachable")
     assert "Connection timeout" in rollout.reason
-    assert 0.1 * _client.MAX_TRIES <= time.monotonic() - began < 5
+    assert 0.1 * _backoff.MAX_TRIES <= time.monotonic() - began < 5
 
 
 async def test_the_deadline_holds_between_tries(monkeypatch):
-    monkeypatch.setattr(_client, "FIRST_PAUSE_S", 60)
-    rollout = await send(f"http://127.0.0.1:{unused_port()}", deadline=0.2)
+    monkeypatch.setattr(_backoff, "FIRST_PAUSE_S", 60)
+    rollout = await send(f"http://127.0.0.1:{closed_port()}", deadline=0.2)
     assert_failed(rollout, "timeout")
     assert "the deadline of 0.2 s passed" in rollout.reason
     assert "Connect call failed" in rollout.reason
 
 
 async def test_cancelling_holds_between_tries(monkeypatch):
-    monkeypatch.setattr(_client, "FIRST_PAUSE_S", 60)
+    monkeypatch.setattr(_backoff, "FIRST_PAUSE_S", 60)
     paused = asyncio.Event()
-    real_pause = _client._pause
+    real_pause = _backoff.pause
 
-    def pause(tries):
+    def pause(failures):
         paused.set()
-        return real_pause(tries)
+        return real_pause(failures)
 
-    monkeypatch.setattr(_client, "_pause", pause)
-    async with turnloom.GymClient({"math": f"http://127.0.0.1:{unused_port()}"}) as gym:
+    monkeypatch.setattr(_backoff, "pause", pause)
+    async with turnloom.GymClient({"math": f"http://127.0.0.1:{closed_port()}"}) as gym:
         rollout = asyncio.create_task(gym.run(ROW, **SAMPLING))
         await paused.wait()
         rollout.cancel()
@@ -136,14 +129,14 @@ async def test_cancelling_holds_between_tries(monkeypatch):
 
 
 def test_pauses_grow_are_spread_and_are_bounded(monkeypatch):
-    monkeypatch.setattr(_client, "FIRST_PAUSE_S", 0.5)
-    for tries, middle in ((1, 0.5), (2, 1.0), (3, 2.0), (4, 4.0), (9, 4.0)):
-        pauses = [_client._pause(tries) for _ in range(200)]
+    monkeypatch.setattr(_backoff, "FIRST_PAUSE_S", 0.5)
+    for failures, middle in ((1, 0.5), (2, 1.0), (3, 2.0), (4, 4.0), (9, 4.0), (10_000, 4.0)):
+        pauses = [_backoff.pause(failures) for _ in range(200)]
         assert middle * 0.5 <= min(pauses) < middle < max(pauses) <= middle * 1.5
 
 
 async def test_an_agent_that_was_down_is_used_as_soon_as_it_is_up():
-    port = unused_port()
+    port = closed_port()
     async with turnloom.GymClient({"math": f"http://127.0.0.1:{port}"}) as gym:
         rollouts = await asyncio.gather(*(gym.run(ROW, **SAMPLING) for _ in range(20)))
         assert {rollout.outcome for rollout in rollouts} == {"unreachable"}
@@ -176,12 +169,12 @@ async def test_without_a_file_descriptor_a_rollout_waits_for_one(monkeypatch, ca
     async with FakeAgent(ANSWER) as agent:
         assert (await send(agent)).outcome == "ok"
         assert len(agent.calls) == 1
-    assert len(failed) == 20 > _client.MAX_TRIES
+    assert len(failed) == 20 > _backoff.MAX_TRIES
     assert [record.levelname for record in caplog.records if "ulimit" in record.message] == ["WARNING"]
 
 
 async def test_waiting_for_a_file_descriptor_is_not_counted_by_the_deadline(monkeypatch):
-    monkeypatch.setattr(_client, "FIRST_PAUSE_S", 0.05)
+    monkeypatch.setattr(_backoff, "FIRST_PAUSE_S", 0.05)
     no_descriptor(20, monkeypatch)
     async with FakeAgent(ANSWER) as agent:
         began = time.monotonic()
@@ -201,8 +194,8 @@ async def test_waiting_for_a_file_descriptor_ends_when_nothing_moves_for_run_tim
 MANY_ON_FEW = """
 import asyncio, collections, resource, sys
 import turnloom
-from turnloom import _client
-_client.FIRST_PAUSE_S = 0.02
+from turnloom._client import _backoff
+_backoff.FIRST_PAUSE_S = 0.02
 row = {"id": 7, "responses_create_params": {"input": "?"}}
 async def main():
     async with turnloom.GymClient({"math": sys.argv[1]}, run_timeout=20) as gym:

@@ -29,7 +29,7 @@ async def test_the_time_of_a_rollout_is_told_by_its_parts():
     assert timing.download_s >= WAIT_S
     assert 0 < timing.parse_s < timing.download_s
     assert timing.first_byte_s + timing.download_s <= timing.total_s
-    assert timing.queue_s == 0
+    assert timing.queue_s < WAIT_S
     assert timing.body_bytes == len(BODY)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import turnloom
 from one_row import ANSWER, ROW, SAMPLING, assert_failed, send
-from turnloom import _client
+from turnloom._client import _backoff
 from turnloom.testing import FakeAgent
 
 REFUSED = [
@@ -80,6 +80,31 @@ def test_agent_servers_are_urls_by_name(agent_servers):
         turnloom.GymClient(agent_servers)
 
 
+@pytest.mark.parametrize(
+    ("servers", "said"),
+    [
+        ([], "empty"),
+        (["http://a", 3], "3 is no URL"),
+        (["http://a", "b"], "'b' is no URL"),
+        (["http://a", ["http://b"]], "is no URL"),
+        (["http://a", "http://b", "http://a"], "named twice"),
+        (["http://a:80", "http://me:secret@a:80/"], "named twice"),
+        (3, "neither a URL nor a list"),
+        ({"http://a"}, "neither a URL nor a list"),
+        ({"url": "http://a"}, "neither a URL nor a list"),
+    ],
+)
+def test_an_agent_with_servers_that_are_none_is_refused_at_once(servers, said):
+    with pytest.raises(turnloom.ConfigError, match="'code'") as caught:
+        turnloom.GymClient({"math": "http://a", "code": servers})
+    assert said in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+def test_two_agents_may_have_one_server():
+    turnloom.GymClient({"math": "http://a", "code": ["http://a", "http://b"]})
+
+
 @pytest.mark.parametrize("url", TAKEN)
 async def test_what_is_taken_can_be_sent_to(monkeypatch, url):
     asked: list[str] = []
@@ -93,7 +118,7 @@ async def test_what_is_taken_can_be_sent_to(monkeypatch, url):
         asked.append("address")
         raise ConnectionRefusedError(111, "refused")
 
-    monkeypatch.setattr(_client, "MAX_TRIES", 1)
+    monkeypatch.setattr(_backoff, "MAX_TRIES", 1)
     monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", no_address)
     monkeypatch.setattr(asyncio.get_running_loop(), "sock_connect", no_connection)
     rollout = await send(url)
@@ -105,11 +130,11 @@ async def test_a_host_that_cannot_be_encoded_is_unreachable(monkeypatch):
     async def too_long(host, *_, **__):
         raise UnicodeError("label empty or too long")
 
-    monkeypatch.setattr(_client, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(_backoff, "FIRST_PAUSE_S", 0.01)
     monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", too_long)
     rollout = await send("http://agents.example:8001")
     assert_failed(rollout, "unreachable")
-    assert f"UnicodeError: label empty or too long (try {_client.MAX_TRIES})" in rollout.reason
+    assert "UnicodeError: label empty or too long" in rollout.reason
 
 
 async def test_after_the_row_was_sent_such_an_error_is_a_bug_and_sends_nothing_again():

@@ -18,15 +18,14 @@ import pytest
 
 import turnloom
 from one_row import ANSWER, ROW, SAMPLING
-from turnloom import _client
-from turnloom._client import _transport
+from turnloom._client import _backoff, _transport
 from turnloom._client._transport import NETWORK_ERRORS, OUTCOME_OF, classify
 from turnloom.testing import FakeAgent
 
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch):
-    monkeypatch.setattr(_client, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(_backoff, "FIRST_PAUSE_S", 0.01)
 
 
 # --- The default transport ---
@@ -290,7 +289,7 @@ async def test_a_transports_exceptions_become_outcomes(name):
         rollout = await gym.run(ROW, **SAMPLING)
     assert rollout.outcome == MEANINGS[name]
     assert f"{RAISED[name].__name__}: it went wrong" in rollout.reason
-    assert asked == (_client.MAX_TRIES if rollout.outcome == "unreachable" else 1)
+    assert asked == (_backoff.MAX_TRIES if rollout.outcome == "unreachable" else 1)
 
 
 async def test_a_bug_in_a_transport_is_not_taken_for_the_network():
@@ -366,7 +365,7 @@ async def test_plain_httpx_gives_the_same_outcomes(behaviour, outcome):
 
 
 async def test_waiting_for_a_slot_of_anothers_pool_is_not_counted_by_run_timeout(monkeypatch):
-    monkeypatch.setattr(_client, "MAX_TRIES", 1)
+    monkeypatch.setattr(_backoff, "MAX_TRIES", 1)
     body = json.dumps(ANSWER).encode()
 
     async def drip(call):

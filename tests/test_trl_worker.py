@@ -190,15 +190,21 @@ def test_the_trainers_config_gives_every_shared_setting(caplog: pytest.LogCaptur
 @pytest.mark.usefixtures("on_cpu")
 def test_the_loop_takes_whatever_the_worker_hands_over() -> None:
     settings = make_worker(
-        train_turn_fn=later_turn, honor_mask_sample=False, deadline=5.0, run_timeout=7.0
+        train_turn_fn=later_turn,
+        honor_mask_sample=False,
+        deadline=5.0,
+        run_timeout=7.0,
+        max_concurrency=3,
+        agent_servers={"math": ["http://127.0.0.1:9", "http://127.0.0.1:10"]},
     )._loop_kwargs
     handed = pickle.loads(pickle.dumps(settings))
     loop = make_loop(handed.pop("agent_servers"), **handed)
     loop._loop.close()
     assert loop.reward_func_names == ["nemo_gym"]
-    assert loop._gym._run_timeout == 7.0
-    assert loop._gym._deadline == 5.0
-    assert loop._gym._parser_settings["honor_mask_sample"] is False
+    gym = loop._gym
+    assert (gym._settings.run_timeout, gym._settings.deadline, gym._max_concurrency) == (7.0, 5.0, 3)
+    assert gym._settings.parser["honor_mask_sample"] is False
+    assert [replica.url for replica in gym.agents["math"].replicas] == ["http://127.0.0.1:9", "http://127.0.0.1:10"]
 
 
 @pytest.mark.usefixtures("on_cpu")

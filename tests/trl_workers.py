@@ -18,8 +18,13 @@ BIG_TOKENS = 100_000
 def make_worker(**settings: Any) -> NemoGymRolloutWorker:
     """A worker whose process is not started; within `cpu_training`, where there is no vLLM."""
     return NemoGymRolloutWorker(
-        {"math": "http://127.0.0.1:9", "code": "http://127.0.0.1:9"},
-        **{"dataset": dataset_of({}), "processing_class": make_tokenizer(), "max_tokens": 64, **settings},
+        **{
+            "agent_servers": {"math": "http://127.0.0.1:9", "code": "http://127.0.0.1:9"},
+            "dataset": dataset_of({}),
+            "processing_class": make_tokenizer(),
+            "max_tokens": 64,
+            **settings,
+        },
     )
 
 

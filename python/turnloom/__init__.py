@@ -1,7 +1,7 @@
 """NeMo Gym rollouts into training rows, parsed natively while they download."""
 
 from turnloom._batch import PackedBatch, PaddedBatch, PromptCompletionBatch, pack, pad, pad_prompt_completion, spread
-from turnloom._client import GymClient
+from turnloom._client import AgentState, GymClient, ReplicaState
 from turnloom._exceptions import (
     AgentDisconnected,
     AgentError,
@@ -37,6 +37,7 @@ __all__ = [
     "AgentError",
     "AgentHTTPError",
     "AgentSnapshot",
+    "AgentState",
     "AgentTimeout",
     "AgentUnreachable",
     "ConfigError",
@@ -53,6 +54,7 @@ __all__ = [
     "Record",
     "RecordCounts",
     "Records",
+    "ReplicaState",
     "Rollout",
     "RunParser",
     "Snapshot",

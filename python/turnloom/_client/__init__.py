@@ -1,7 +1,8 @@
-"""The client of NeMo Gym's agent servers.
+"""The client of NeMo Gym's agent servers: the only sender to agents.
 
-`__init__` has the client: its settings, and when a row is sent again. `_exchange` is one POST and what comes of it,
-`_transport` the network beneath. Nothing else sends to agents.
+`__init__` has the client: its settings, and when it is open. `_delivery` is one row's way to its agent, `_agents` who
+waits for a slot, `_replicas` which server a row goes to, `_backoff` when one is tried again, `_exchange` one POST and
+what comes of it, `_transport` the network beneath.
 """
 
 from __future__ import annotations
@@ -9,15 +10,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import logging
 import math
 import os
-import random
-from collections.abc import AsyncIterator, Mapping
-from dataclasses import replace
+from collections.abc import AsyncIterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from turnloom._client._agents import Agent, AgentState, ReplicaState
+from turnloom._client._descriptors import Descriptors
+from turnloom._client._settings import RunSettings, concurrency, seconds, transport_of_httpx
 from turnloom._client._urls import server_urls
 from turnloom._exceptions import ConfigError
 from turnloom._gym import agent_of, agent_request
@@ -28,18 +29,11 @@ from turnloom._rollout import Rollout
 if TYPE_CHECKING:
     import httpx
 
-    from turnloom._client._exchange import Exchange, RunCall
-
-logger = logging.getLogger("turnloom")
+__all__ = ["AgentState", "GymClient", "ReplicaState"]
 
 DEFAULT_RUN_TIMEOUT_S: Final = 300.0
 CONNECT_TIMEOUT_S: Final = 30.0
 """For resolving a host and connecting to it, where `run_timeout` isn't shorter."""
-MAX_TRIES: Final = 4
-"""How often a row is sent that surely was not delivered."""
-FIRST_PAUSE_S: Final = 0.5
-"""Before the second try; it doubles with each, up to `MAX_PAUSE_S`, and is spread by half of itself either way."""
-MAX_PAUSE_S: Final = 4.0
 RECORDS_PATIENCE_S: Final = 3.0
 """How long the disk may take for the last records when a client is closed."""
 
@@ -50,17 +44,23 @@ class GymClient:
     >>> async with GymClient({"math": "http://127.0.0.1:8001"}) as gym:  # doctest: +SKIP
     ...     rollout = await gym.run(row, max_tokens=1024, temperature=1.0, top_p=1.0)
 
-    A row is sent at most once, unless it surely was not delivered (the agent refused the connection, say): then a few
-    times, with pauses. Any number of rollouts can run at once; each has a connection of its own. Where this process
-    runs out of file descriptors, rollouts wait until others have ended. Those under way when the client is closed are
-    `disconnected`.
+    A row is sent at most once, unless it surely was not delivered (the server refused the connection, say). Such a
+    server is put aside and its rollouts go to the agent's others; while there is none, rollouts wait, one at a time
+    tries again after a growing pause, and a rollout that has seen a few such tries fail is `unreachable`.
+
+    Any number of rollouts can run at once, or `max_concurrency` per agent; each has a connection of its own. Where this
+    process runs out of file descriptors, rollouts wait until others have ended. Those under way when the client is
+    closed are `disconnected`.
 
     Args:
-        agent_servers: the agents' URLs by their names; the first serves the rows that name none.
+        agent_servers: by the agents' names a URL, or a list of URLs where several servers do the same work: then each
+            rollout goes to the one with the fewest in flight. The first agent serves the rows that name none.
         run_timeout: seconds without a byte, in sending as in receiving; None is no bound. NeMo Gym sends nothing until
             a run is over, so that this bounds the whole run.
-        deadline: seconds for one rollout, from `run` to its end, pauses between tries included; None is no bound.
-            Waiting for a file descriptor is not counted.
+        deadline: seconds for one rollout, pauses between tries included; None is no bound. Waiting for a slot or for a
+            file descriptor is not counted.
+        max_concurrency: how many requests each agent may have in flight, on all its servers together; None is no bound.
+            The others wait, first come, first served, and none waits for another agent's.
         fork_threshold_tokens: as in `RunParser`.
         branches: as in `RunParser`.
         honor_mask_sample: as in `RunParser`.
@@ -73,16 +73,18 @@ class GymClient:
         trust_env: whether proxies (and `.netrc`) of the environment hold for agent servers.
 
     Raises:
-        ConfigError: a setting out of its range, a URL that is none, or a folder that cannot be written to.
+        ConfigError: a setting out of its range, a URL that is none, an agent without a server or with one twice, or a
+            folder that cannot be written to.
         ImportError: records need zstandard, of the extra `records`.
     """
 
     def __init__(
         self,
-        agent_servers: Mapping[str, str],
+        agent_servers: Mapping[str, str | Sequence[str]],
         *,
         run_timeout: float | None = DEFAULT_RUN_TIMEOUT_S,
         deadline: float | None = None,
+        max_concurrency: int | None = None,
         fork_threshold_tokens: int = DEFAULT_FORK_THRESHOLD_TOKENS,
         branches: Branches = "linear",
         honor_mask_sample: bool = True,
@@ -93,32 +95,38 @@ class GymClient:
         trust_env: bool = False,
     ) -> None:
         self._servers = server_urls(agent_servers)
-        self._run_timeout = _seconds("run_timeout", run_timeout)
-        self._deadline = _seconds("deadline", deadline)
-        self._parser_settings: dict[str, Any] = {
+        self._max_concurrency = concurrency(max_concurrency)
+        parser: dict[str, Any] = {
             "fork_threshold_tokens": fork_threshold_tokens,
             "branches": branches,
             "honor_mask_sample": honor_mask_sample,
             "max_body_bytes": max_body_bytes,
         }
-        RunParser(**self._parser_settings)  # raises for what it does not take
+        RunParser(**parser)  # raises for what it does not take
+        self._settings = RunSettings(seconds("run_timeout", run_timeout), seconds("deadline", deadline), parser)
         self._recorder = None if record_dir is None else RecordWriter(record_dir, max_bytes=record_max_bytes)
-        self._transport = _transport_of_httpx(transport)
+        self._transport = transport_of_httpx(transport)
         self._trust_env = trust_env
         self._http: httpx.AsyncClient | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._under_way: dict[asyncio.Timeout, asyncio.Future[None]] = {}
-        self._byte_moved_at = 0.0
-        self._told_of_descriptors = False
+        self._descriptors = Descriptors()
+        self._agents = self._new_agents()
+
+    def _new_agents(self) -> dict[str, Agent]:
+        return {
+            name: Agent(name, servers, max_concurrency=self._max_concurrency) for name, servers in self._servers.items()
+        }
 
     async def __aenter__(self) -> Self:
         from turnloom._client._transport import open_http_client
 
         if self._http is not None:
             raise ConfigError("this GymClient is open already")
-        connect_timeout = min(CONNECT_TIMEOUT_S, self._run_timeout or CONNECT_TIMEOUT_S)
+        connect_timeout = min(CONNECT_TIMEOUT_S, self._settings.run_timeout or CONNECT_TIMEOUT_S)
         self._http = open_http_client(self._transport, trust_env=self._trust_env, connect_timeout=connect_timeout)
         self._loop = asyncio.get_running_loop()
+        self._agents = self._new_agents()  # what waits belongs to one loop
         return self
 
     async def __aexit__(
@@ -134,17 +142,12 @@ class GymClient:
             if self._recorder is not None:
                 await asyncio.to_thread(self._recorder.close, RECORDS_PATIENCE_S)
 
-    @property
-    def records(self) -> RecordCounts:
-        """How much has been recorded, and how much has not."""
-        return RecordCounts() if self._recorder is None else self._recorder.counts
-
     async def _end_rollouts(self) -> None:
         """End every rollout, and wait until none uses the network any more."""
         under_way = dict(self._under_way)
-        for deadline in under_way:
-            if not deadline.expired():
-                deadline.reschedule(-math.inf)  # which waiting for a descriptor does not put off
+        for time_limit in under_way:
+            if not time_limit.expired():
+                time_limit.reschedule(-math.inf)  # which neither a slot nor waiting for a descriptor puts off
         if under_way:
             await asyncio.wait(under_way.values())
 
@@ -174,70 +177,57 @@ class GymClient:
         """
         request = agent_request(row, max_tokens=max_tokens, temperature=temperature, top_p=top_p)
         request.update(_members(fields))
-        agent = agent_of(request, self._servers)
-        call = self._call(agent, request)
-        with self._recording(call) as recording:
-            rollout = await self._deliver(replace(call, recording=recording))
+        agent = self._agents[agent_of(request, self._agents)]
+        body = _json(request, agent.name)
+        with self._recording(body) as recording:
+            rollout = await self._rollout(agent, request, body, recording)
             rollout._request_fields = frozenset(request)
             if recording is not None:
                 recording.end(rollout)
         return rollout
 
-    def _recording(self, call: RunCall) -> contextlib.AbstractContextManager[Recording | None]:
+    @property
+    def agents(self) -> dict[str, AgentState]:
+        """What each agent has in flight and in its queue, and which of its servers are put aside, at this moment."""
+        now = self._loop.time() if self._loop is not None else 0.0
+        return {name: agent.state(now) for name, agent in self._agents.items()}
+
+    @property
+    def records(self) -> RecordCounts:
+        """How much has been recorded, and how much has not."""
+        return RecordCounts() if self._recorder is None else self._recorder.counts
+
+    def _recording(self, body: bytes) -> contextlib.AbstractContextManager[Recording | None]:
         if self._recorder is None:
             return contextlib.nullcontext()
-        return self._recorder.begin(call.body, settings=self._parser_settings)
+        return self._recorder.begin(body, settings=self._settings.parser)
 
-    def _call(self, agent: str, request: dict[str, Any]) -> RunCall:
+    async def _rollout(
+        self, agent: Agent, request: dict[str, Any], body: bytes, recording: Recording | None
+    ) -> Rollout:
+        from turnloom._client._delivery import Delivery
         from turnloom._client._exchange import RunCall
 
-        try:
-            body = json.dumps(request, separators=(",", ":")).encode()
-        except (TypeError, ValueError, RecursionError) as error:
-            raise ConfigError(f"the row for agent {agent!r} cannot be written as JSON: {error}") from error
-        return RunCall(agent=agent, server=self._servers[agent], request=request, body=body)
-
-    async def _deliver(self, call: RunCall) -> Rollout:
-        """Try until the row is delivered, or known not to be deliverable."""
-        began = asyncio.get_running_loop().time()
-        exchange, rollout = await self._tried(call, began)
-        rollout.agent = call.agent
-        rollout.server = call.server.shown
-        rollout.timing = exchange.timing(queue_s=0.0, total_s=asyncio.get_running_loop().time() - began)
-        return rollout
-
-    async def _tried(self, call: RunCall, began: float) -> tuple[Exchange, Rollout]:
         http = self._open_http()
-        exchange = self._exchange(call, 1)
+        call = RunCall(agent.name, request, body, recording)
+        delivery = Delivery(call, agent, settings=self._settings, descriptors=self._descriptors)
         try:
-            async with self._until_deadline_or_close() as deadline:
-                while (rollout := await exchange.rollout(http)).outcome == "unreachable":
-                    tries = exchange.tries
-                    if exchange.out_of_descriptors:
-                        if self._quiet_since(began) > (self._run_timeout or math.inf):
-                            break
-                        await self._wait_for_descriptor(deadline)
-                    elif tries < MAX_TRIES:
-                        await asyncio.sleep(_pause(tries))
-                        tries += 1
-                    else:
-                        break
-                    exchange = self._exchange(call, tries)
+            async with self._until_closed() as time_limit:
+                return await delivery.rollout(http, time_limit)
         except TimeoutError:
             if self._http is not http:
-                return exchange, exchange.ended("disconnected", "this GymClient was closed")
-            return exchange, exchange.ended("timeout", f"the deadline of {self._deadline:g} s passed")
-        return exchange, rollout
+                return delivery.ended("disconnected", "this GymClient was closed")
+            return delivery.ended("timeout", f"the deadline of {self._settings.deadline:g} s passed")
 
     @contextlib.asynccontextmanager
-    async def _until_deadline_or_close(self) -> AsyncIterator[asyncio.Timeout]:
-        """Raises TimeoutError in either case."""
-        async with asyncio.timeout(self._deadline) as deadline:
-            ended = self._under_way[deadline] = asyncio.get_running_loop().create_future()
+    async def _until_closed(self) -> AsyncIterator[asyncio.Timeout]:
+        """Raises TimeoutError when the client is closed, or a time limit that was set meanwhile has passed."""
+        async with asyncio.timeout(None) as time_limit:
+            ended = self._under_way[time_limit] = asyncio.get_running_loop().create_future()
             try:
-                yield deadline
+                yield time_limit
             finally:
-                del self._under_way[deadline]
+                del self._under_way[time_limit]
                 ended.set_result(None)
 
     def _open_http(self) -> httpx.AsyncClient:
@@ -247,62 +237,15 @@ class GymClient:
             raise ConfigError("this GymClient was opened in another event loop: open one in each loop that uses one")
         return self._http
 
-    def _exchange(self, call: RunCall, tries: int) -> Exchange:
-        from turnloom._client._exchange import Exchange
 
-        return Exchange(
-            call,
-            tries=tries,
-            parser=RunParser(**self._parser_settings),
-            run_timeout=self._run_timeout,
-            on_byte=self._byte_moved,
-        )
-
-    async def _wait_for_descriptor(self, deadline: asyncio.Timeout) -> None:
-        if not self._told_of_descriptors:
-            self._told_of_descriptors = True
-            logger.warning("too many open files: rollouts wait until others have ended; raise the limit (ulimit -n)")
-        pause = _pause(1)
-        if (when := deadline.when()) is not None and not deadline.expired():
-            deadline.reschedule(when + pause)
-        await asyncio.sleep(pause)
-
-    def _byte_moved(self, now: float) -> None:
-        self._byte_moved_at = now
-
-    def _quiet_since(self, began: float) -> float:
-        """Seconds in which no rollout of this client moved a byte, since `began`."""
-        return asyncio.get_running_loop().time() - max(began, self._byte_moved_at)
-
-
-def _pause(tries: int) -> float:
-    """Seconds before the next try, spread so that many rollouts do not come back at once."""
-    pause: float = min(FIRST_PAUSE_S * 2 ** (tries - 1), MAX_PAUSE_S)
-    return pause * random.uniform(0.5, 1.5)
-
-
-def _seconds(name: str, value: float | None) -> float | None:
-    if value is None:
-        return None
+def _json(request: dict[str, Any], agent: str) -> bytes:
     try:
-        seconds = float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else math.nan
-    except OverflowError:
-        seconds = math.nan
-    if not seconds > 0:
-        raise ConfigError(f"{name}={value!r}: a number of seconds above 0 is needed, or None for no bound")
-    return None if math.isinf(seconds) else seconds
+        return json.dumps(request, separators=(",", ":")).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConfigError(f"the row for agent {agent!r} cannot be written as JSON: {error}") from error
 
 
 def _members(fields: Mapping[str, Any] | None) -> Mapping[str, Any]:
     if fields is not None and not isinstance(fields, Mapping):
         raise ConfigError(f"fields={fields!r}: a mapping is needed, from the names of members to their values")
     return fields or {}
-
-
-def _transport_of_httpx(transport: httpx.AsyncBaseTransport | None) -> httpx.AsyncBaseTransport | None:
-    if transport is not None:
-        import httpx
-
-        if not isinstance(transport, httpx.AsyncBaseTransport):
-            raise ConfigError(f"transport={transport!r}: an httpx.AsyncBaseTransport is needed, or None for our own")
-    return transport

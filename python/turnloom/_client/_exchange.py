@@ -40,15 +40,11 @@ class RunCall:
     """One row on its way to one agent."""
 
     agent: str
-    server: ServerUrl
     request: Mapping[str, Any]
     body: bytes
     recording: Recording | None = None
 
-    def __str__(self) -> str:
-        return f"agent {self.agent!r} ({self.server.run}), row {self._row()}"
-
-    def _row(self) -> str:
+    def row(self) -> str:
         """The row by an id of its own, or by what it asks."""
         for name in _ROW_IDS:
             if isinstance(value := self.request.get(name), (str, int)):
@@ -58,28 +54,39 @@ class RunCall:
 
 
 class Exchange:
-    """One attempt: it ends with a rollout, whatever the network or the agent does.
+    """One try at one server: it ends with a rollout, whatever the network or the agent does.
 
     Args:
-        tries: which try this is, from 1.
+        server: where the row is sent.
+        tries: which try this is, from 1; 0 is one that is never begun.
         run_timeout: seconds without a byte, counted from the first byte sent.
+        on_connection: called when there is a connection, before the row is sent.
         on_byte: called whenever bytes have moved, with the loop's time.
+
+    Attributes:
+        out_of_descriptors: whether there was no file descriptor for a connection.
+        failure: the exception that ended it, in words; empty where there was none.
     """
 
     def __init__(
         self,
         call: RunCall,
+        server: ServerUrl,
         *,
         tries: int,
-        parser: RunParser,
+        new_parser: Callable[[], RunParser],
         run_timeout: float | None,
+        on_connection: Callable[[], None] | None,
         on_byte: Callable[[float], None],
     ) -> None:
+        self.server = server
         self.tries = tries
         self.out_of_descriptors = False
+        self.failure = ""
         self._call = call
-        self._parser = parser
+        self._new_parser = new_parser
         self._run_timeout = run_timeout
+        self._on_connection = on_connection
         self._on_byte = on_byte
         self._loop = asyncio.get_running_loop()
         self._silence = asyncio.timeout(None)
@@ -92,7 +99,6 @@ class Exchange:
         self._encoding = ""
         self._received = 0
         self._head = b""
-        self._failure = ""
 
     async def rollout(self, http: httpx.AsyncClient) -> Rollout:
         """Send the row, and parse the answer while it arrives."""
@@ -120,7 +126,7 @@ class Exchange:
         )
 
     async def _post(self, http: httpx.AsyncClient) -> Rollout:
-        server = self._call.server
+        server, parser = self.server, self._new_parser()
         headers = {"content-type": "application/json", "content-length": str(len(self._call.body))}
         async with http.stream("POST", server.run, content=self._row(), headers=headers, auth=server.auth) as response:
             self._status = response.status_code
@@ -131,10 +137,14 @@ class Exchange:
                 return self._http_error()
             async for chunk in body_of(response):
                 self._take(chunk)
-                self._parse(chunk)
-        return self._finish(response)
+                began = time.perf_counter()
+                parser.feed(chunk)
+                self._parse_s += time.perf_counter() - began
+        return self._finish(parser, response)
 
     async def _row(self) -> AsyncIterator[bytes]:
+        if self._on_connection is not None:
+            self._on_connection()
         body = self._call.body
         for start in range(0, len(body), SEND_CHUNK_BYTES):
             self._sent = start
@@ -157,13 +167,6 @@ class Exchange:
         if len(self._head) < MAX_ERROR_BYTES:
             self._head += chunk[: MAX_ERROR_BYTES - len(self._head)]
 
-    def _parse(self, chunk: bytes) -> None:
-        began = time.perf_counter()
-        try:
-            self._parser.feed(chunk)
-        finally:
-            self._parse_s += time.perf_counter() - began
-
     def _moved(self) -> float:
         """Note that bytes have moved; gives the loop's time."""
         now = self._loop.time()
@@ -174,15 +177,15 @@ class Exchange:
 
     # What came of it.
 
-    def _finish(self, response: httpx.Response) -> Rollout:
+    def _finish(self, parser: RunParser, response: httpx.Response) -> Rollout:
         began = time.perf_counter()
         try:
-            rollout = self._parser.finish()
+            rollout = parser.finish()
             self._parse_s += time.perf_counter() - began
         except MalformedBody as error:
             if says_where_it_ends(response):
                 return self._malformed(error)
-            return self._lost("disconnected", f"the connection ended before the answer did ({error})")
+            return self.lost("disconnected", f"the connection ended before the answer did ({error})")
         if rollout.reason is not None:
             rollout.reason = self._told(rollout.reason)
         return rollout
@@ -196,14 +199,14 @@ class Exchange:
             return self._http_error()
         outcome, cause = classify(error)
         self.out_of_descriptors = is_out_of_descriptors(error)
-        self._failure = what = _shown(f"{type(cause).__name__}: {cause}".rstrip(": "))
+        self.failure = what = _shown(f"{type(cause).__name__}: {cause}".rstrip(": "))
         if outcome == "malformed":
             return self._malformed(MalformedBody(f"the body cannot be decompressed ({what})", offset=self._received))
-        return self._lost(outcome, f"{what} (try {self.tries})" if self._sent is None else f"{what} ({self._stage()})")
+        return self.lost(outcome, f"{what} (try {self.tries})" if self._sent is None else f"{what} ({self._stage()})")
 
     def ended(self, outcome: Outcome, what: str) -> Rollout:
         """The rollout when it ends now, by no fault of the network's."""
-        return self._http_error() if self._refused else self._lost(outcome, f"{what} ({self._stage()})")
+        return self._http_error() if self._refused else self.lost(outcome, f"{what} ({self._stage()})")
 
     @property
     def _refused(self) -> bool:
@@ -213,27 +216,26 @@ class Exchange:
     def _stage(self) -> str:
         total = len(self._call.body)
         if self._sent is None:
-            before = f" after {self._failure}" if self._failure else ""
-            return f"try {self.tries}, no connection yet{before}"
+            after = f" after {self.failure}" if self.failure else ""
+            return f"try {self.tries}, no connection yet{after}" if self.tries else f"not sent yet{after}"
         if self._status is not None:
             return f"while the answer arrived, {self._received:,} bytes so far"
         if self._sent < total:
             return f"while the row was sent, {self._sent:,} of {total:,} bytes so far"
         return "while waiting for the answer; NeMo Gym sends nothing until a run is over"
 
-    def _lost(self, outcome: Outcome, what: str) -> Rollout:
+    def lost(self, outcome: Outcome, what: str) -> Rollout:
+        """The rollout without a sound answer, in these words."""
         reason = self._told(what)
         return Rollout(
-            outcome, reason=reason, error=_ERRORS[outcome](reason, agent=self._call.agent, url=self._call.server.run)
+            outcome, reason=reason, error=_ERRORS[outcome](reason, agent=self._call.agent, url=self.server.run)
         )
 
     def _http_error(self) -> Rollout:
         assert self._status is not None
         reason = self._told(_meaning(self._status))
         body = self._head.decode("utf-8", "replace")
-        error = AgentHTTPError(
-            reason, agent=self._call.agent, url=self._call.server.run, status=self._status, body=body
-        )
+        error = AgentHTTPError(reason, agent=self._call.agent, url=self.server.run, status=self._status, body=body)
         return Rollout("http_error", reason=reason, error=error)
 
     def _malformed(self, error: MalformedBody) -> Rollout:
@@ -245,7 +247,7 @@ class Exchange:
     def _told(self, what: str) -> str:
         status = f", HTTP {self._status} {self._encoding}".rstrip() if self._status is not None else ""
         begins = f"; the body begins {_shown(repr(self._head.decode('utf-8', 'replace')))}" if self._head else ""
-        return f"{self._call}{status}: {what}{begins}"
+        return f"agent {self._call.agent!r} ({self.server.run}), row {self._call.row()}{status}: {what}{begins}"
 
 
 _ERRORS: Final[Mapping[Outcome, type[AgentError]]] = {

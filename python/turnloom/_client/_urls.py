@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from ipaddress import IPv4Address, IPv6Address
 from typing import Final, NamedTuple
 from urllib.parse import unquote, urlsplit, urlunsplit
@@ -28,18 +28,32 @@ class ServerUrl(NamedTuple):
     """The user and password that stood in it."""
 
 
-def server_urls(agent_servers: Mapping[str, str]) -> dict[str, ServerUrl]:
-    """Where each agent's server is.
+def server_urls(agent_servers: Mapping[str, str | Sequence[str]]) -> dict[str, tuple[ServerUrl, ...]]:
+    """Where each agent's servers are.
 
     Raises:
-        ConfigError: there is no agent, or a URL is none.
+        ConfigError: there is no agent, an agent has no server or the same twice, or a URL is none.
     """
     if not isinstance(agent_servers, Mapping) or not agent_servers:
         raise ConfigError("agent_servers: name at least one, such as {'math': 'http://127.0.0.1:8001'}")
-    return {name: _server_url(name, url) for name, url in agent_servers.items()}
+    return {name: _servers_of(name, urls) for name, urls in agent_servers.items()}
 
 
-def _server_url(name: str, url: str) -> ServerUrl:
+def _servers_of(name: str, urls: str | Sequence[str]) -> tuple[ServerUrl, ...]:
+    if isinstance(urls, bytes) or not isinstance(urls, Sequence):
+        raise ConfigError(f"agent {name!r}: {urls!r} is neither a URL nor a list of URLs")
+    servers = tuple(server_url(name, url) for url in ([urls] if isinstance(urls, str) else urls))
+    if not servers:
+        raise ConfigError(f"agent {name!r}: the list of its servers is empty; name at least one URL")
+    seen: set[str] = set()
+    for server in servers:
+        if server.run in seen:
+            raise ConfigError(f"agent {name!r}: {server.shown!r} is named twice; one server can be one replica only")
+        seen.add(server.run)
+    return servers
+
+
+def server_url(name: str, url: str) -> ServerUrl:
     try:
         parts = urlsplit(_plain(url))
         host = parts.netloc.rpartition("@")[2]

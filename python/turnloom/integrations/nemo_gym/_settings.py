@@ -19,6 +19,7 @@ logger = logging.getLogger("turnloom")
 _OF_THE_CLIENT: Final = (
     "run_timeout",
     "deadline",
+    "max_concurrency",
     "branches",
     "honor_mask_sample",
     "record_dir",

@@ -61,16 +61,17 @@ class NemoGymRolloutLoop(_AsyncRolloutLoop):  # type: ignore[misc]
     """The loop in the worker's process: each rollout is one `/run` of a NeMo Gym agent.
 
     Args:
-        agent_servers: the agents' names and URLs; a row without `agent_ref.name` goes to the first.
+        agent_servers: by the agents' names a URL each, or a list of URLs; a row without `agent_ref.name` goes to the
+            first agent.
         run_timeout: seconds without data after which a rollout is given up (stock NeMo Gym sends nothing until a run
             is over, so there it bounds the whole run).
-        **kwargs: what TRL's loop takes, and besides `deadline`, `branches`, `honor_mask_sample`, `train_turn_fn`,
-            `record_dir` and `record_max_bytes` (see `NemoGymRolloutWorker`).
+        **kwargs: what TRL's loop takes, and besides `deadline`, `max_concurrency`, `branches`, `honor_mask_sample`,
+            `train_turn_fn`, `record_dir` and `record_max_bytes` (see `NemoGymRolloutWorker`).
     """
 
     _provides_rollout_reward = True
 
-    def __init__(self, agent_servers: dict[str, str], run_timeout: float = 300.0, **kwargs: Any) -> None:
+    def __init__(self, agent_servers: dict[str, str | list[str]], run_timeout: float = 300.0, **kwargs: Any) -> None:
         train_turn_fn = kwargs.pop("train_turn_fn", None)
         self._wanted_turns = None if train_turn_fn is None else WantedTurns(train_turn_fn)
         gym_settings = {name: kwargs.pop(name) for name in client_settings(kwargs)}
@@ -182,13 +183,17 @@ class NemoGymRolloutWorker(EndsWell, AsyncRolloutWorker):  # type: ignore[misc]
     Everything crosses into another process, so it must pickle: functions are those of a module.
 
     Args:
-        agent_servers: the agents' names and URLs, such as `{"math": "http://127.0.0.1:8001"}`.
+        agent_servers: by the agents' names a URL each, such as `{"math": "http://127.0.0.1:8001"}`, or a list of URLs
+            where several servers do the same work.
         dataset: its rows are NeMo Gym's, as columns or as a JSON string in the column `nemo_gym_row`.
         processing_class: the tokenizer; it needs no chat template.
         max_tokens: bounds every model call.
         reward_funcs: rewards added to the agent's own; a rollout that failed reaches none of them.
         run_timeout: seconds without data after which a rollout is given up.
-        deadline: seconds after which a rollout is given up in any case.
+        deadline: seconds after which a rollout is given up in any case; waiting for a slot of `max_concurrency` is not
+            counted.
+        max_concurrency: how many requests each agent may have in flight; None is no bound. A rollout that waits keeps
+            its place in TRL's `max_inflight_tasks`: set that to the sum over the agents, at least.
         branches: which open rows a prompt may continue, as in `RunParser`.
         honor_mask_sample: whether the environment's `mask_sample` keeps a rollout out of the training.
         train_turn_fn: which turns are trained, all by default.
@@ -205,7 +210,7 @@ class NemoGymRolloutWorker(EndsWell, AsyncRolloutWorker):  # type: ignore[misc]
 
     def __init__(
         self,
-        agent_servers: dict[str, str],
+        agent_servers: dict[str, str | list[str]],
         *,
         dataset: Any,
         processing_class: Any,
@@ -239,7 +244,7 @@ class NemoGymRolloutWorker(EndsWell, AsyncRolloutWorker):  # type: ignore[misc]
         cls,
         config: AsyncGRPOConfig,
         *,
-        agent_servers: dict[str, str],
+        agent_servers: dict[str, str | list[str]],
         dataset: Any,
         processing_class: Any,
         reward_funcs: RewardFuncs = (),
