@@ -15,6 +15,7 @@ from turnloom._gym import items_of, messages_from_agent_output
 from turnloom._parse import DEFAULT_FORK_THRESHOLD_TOKENS, Branches, parse_run
 from turnloom._parsed import decode
 from turnloom._rollout import Rollout, Turn
+from turnloom.inspector._causes import Causes
 from turnloom.inspector._inspection import Divergence, Excerpt, InspectedRow, InspectedTurn, Inspection, Kind, Segment
 from turnloom.inspector._second_pass import HeldRow, Part, Step, common_prefix, second_pass
 from turnloom.inspector._tokenizer import TokenText
@@ -61,6 +62,8 @@ def inspect_run(
     items = items_of(document) if rollout.turns or rollout.output else []
     rows, steps = second_pass(rollout, items, every_row_is_open=branches == "best")
     text = TokenText(tokenizer) if tokenizer is not None else None
+    asked = _input_messages(document)
+    causes = Causes(text, asked) if text is not None else None
     inspected_rows = tuple(_inspected_rows(rows, steps, text))
     return Inspection(
         name=name,
@@ -73,8 +76,8 @@ def inspect_run(
         defects=rollout.defects,
         fork_threshold_tokens=fork_threshold_tokens,
         branches=branches,
-        input=_input_messages(document),
-        turns=tuple(_inspected_turns(rollout, items, steps, text)),
+        input=asked,
+        turns=tuple(_inspected_turns(rollout, items, steps, text, causes)),
         rows=inspected_rows,
         messages_after=messages_from_agent_output(items[rollout.turns[-1].item_index + 1 if rollout.turns else 0 :]),
         unknown_ids=None if text is None else _unknown_ids(inspected_rows, text),
@@ -165,7 +168,11 @@ def _log_probs(part: Part, kind: Kind, start: int, end: int) -> list[float] | No
 
 
 def _inspected_turns(
-    rollout: Rollout, items: Sequence[Any], steps: Sequence[Step], text: TokenText | None
+    rollout: Rollout,
+    items: Sequence[Any],
+    steps: Sequence[Step],
+    text: TokenText | None,
+    causes: Causes | None,
 ) -> Iterator[InspectedTurn]:
     first_item = 0
     for turn, step in zip(rollout.turns, steps, strict=True):
@@ -173,18 +180,19 @@ def _inspected_turns(
             facts=turn,
             row=step.row,
             messages=messages_from_agent_output(items[first_item : turn.item_index + 1]),
-            divergence=_divergence(turn, step, text) if turn.drift_tokens else None,
+            divergence=_divergence(turn, step, text, causes) if turn.drift_tokens else None,
         )
         first_item = turn.item_index + 1
 
 
-def _divergence(turn: Turn, step: Step, text: TokenText | None) -> Divergence:
+def _divergence(turn: Turn, step: Step, text: TokenText | None, causes: Causes | None) -> Divergence:
     matched, shown = turn.matched_tokens, turn.matched_tokens + _SHOWN_AFTER
     sides: tuple[NDArray[np.int64], ...] = (step.held_ids, step.prompt_ids)
     excerpts = [side[matched:shown].tolist() for side in sides]
     changed = _changed(*excerpts)
+    found = causes.of(step, matched) if causes is not None else ()
     held, prompt = (_excerpt(side, matched, stretches, text) for side, stretches in zip(sides, changed, strict=True))
-    return Divergence(held_row=step.held_row or 0, held=held, prompt=prompt, causes=())
+    return Divergence(held_row=step.held_row or 0, held=held, prompt=prompt, causes=found)
 
 
 def _excerpt(

@@ -8,6 +8,7 @@ import re
 from importlib.resources import files
 from typing import Final
 
+from turnloom.inspector._causes import DRIFT_CAUSES
 from turnloom.inspector._inspection import KINDS, Inspection
 
 _SCRIPTS: Final = (
@@ -17,7 +18,11 @@ _SCRIPTS: Final = (
 
 def page(inspection: Inspection) -> str:
     """The inspection as an HTML document: no network, no other file, every text in it as data."""
-    data = {"inspection": inspection.to_json(), "kinds": KINDS, "causes": {}}
+    data = {
+        "inspection": inspection.to_json(),
+        "kinds": KINDS,
+        "causes": {code: cause._asdict() for code, cause in DRIFT_CAUSES.items()},
+    }
     parts = {
         "title": html.escape(f"{inspection.name or 'rollout'} · turnloom"),
         "style": _file("page.css"),

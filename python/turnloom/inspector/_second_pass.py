@@ -96,6 +96,8 @@ class Step:
     held_parts: tuple[Part, ...]
     """The same as parts, without those removed."""
     prompt_ids: _Ids
+    other_rows: tuple[tuple[_Ids, int], ...]
+    """The other rows as they were then: their ids, and where the last generation began."""
 
 
 def second_pass(rollout: Rollout, items: Sequence[Any], *, every_row_is_open: bool) -> tuple[list[HeldRow], list[Step]]:
@@ -119,7 +121,15 @@ def second_pass(rollout: Rollout, items: Sequence[Any], *, every_row_is_open: bo
         held = _held_row(rows, turn, prompt, _compared(turn, len(rows), steps, any_row=every_row_is_open))
         row = rows[held] if held is not None else HeldRow()
         kept = tuple(part for part in row.parts if not part.is_removed)
-        step = Step(len(rows) if turn.transition in (None, "fork") else held or 0, held, row.ids, kept, prompt)
+        others = tuple((other.ids, other.output_start) for other in rows if other is not row)
+        step = Step(
+            row=len(rows) if held is None or turn.transition == "fork" else held,
+            held_row=held,
+            held_ids=row.ids,
+            held_parts=kept,
+            prompt_ids=prompt,
+            other_rows=others,
+        )
         if step.row == len(rows):
             rows.append(HeldRow())
         elif turn.transition == "realign":

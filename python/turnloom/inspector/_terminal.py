@@ -12,6 +12,7 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
+from turnloom.inspector._causes import DRIFT_CAUSES
 from turnloom.inspector._inspection import Divergence, Excerpt, InspectedRow, InspectedTurn, Inspection, Kind, Segment
 from turnloom.inspector._words import call_text, counted, elided, headline, visible
 
@@ -180,6 +181,8 @@ def _divergence(turn: InspectedTurn, divergence: Divergence) -> Iterator[Rendera
     facts = turn.facts
     what = f"The prompt repeats {counted(facts.matched_tokens, 'token')} of row {divergence.held_row} and leaves "
     yield Text(f"{what}{facts.drift_tokens:,} of it.", "yellow")
+    for cause in map(DRIFT_CAUSES.__getitem__, divergence.causes):
+        yield Text.assemble((cause.name, "bold yellow"), f": {cause.meaning}. {cause.advice}")
     table = Table(expand=True, show_edge=False, pad_edge=False)
     table.add_column(f"held: {counted(divergence.held.tokens, 'token')} from there", ratio=1, overflow="fold")
     table.add_column(f"prompt: {counted(divergence.prompt.tokens, 'token')} from there", ratio=1, overflow="fold")

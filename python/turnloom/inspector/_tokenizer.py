@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -52,9 +51,6 @@ class TokenText:
         self._tokenizer = getattr(tokenizer, "backend_tokenizer", tokenizer)
         self.special_tokens: tuple[str, ...] = tuple(sorted(_special_tokens(self._tokenizer), key=len, reverse=True))
         """Their text, longest first."""
-        special = "|".join(map(re.escape, self.special_tokens))
-        self.blank = re.compile(rf"(?:\s|{special})*" if special else r"\s*")
-        """White space and special tokens, as far as they go."""
 
     def text(self, ids: Sequence[int]) -> str:
         """The text of the ids, special tokens included."""
