@@ -76,6 +76,7 @@ def test_unknown_agents_are_found_when_the_worker_is_made() -> None:
         ({"temperature": float("nan")}, "temperature=nan"),
         ({"top_p": 0.0}, r"top_p=0\.0"),
         ({"train_turn_fn": lambda turn: True}, r"train_turn_fn=<function .*lambda.*module-level function"),
+        ({"reward_funcs": [lambda **_: [1.0]]}, r"reward_funcs=<function .*lambda.*module-level function"),
         ({"train_turn_fn": "later"}, "train_turn_fn='later': a function"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import importlib.util
 import inspect
 import json
 import logging
@@ -118,7 +119,10 @@ def check_settings(settings: Mapping[str, Any]) -> None:
         value = settings.get(name, least)
         if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
             raise ConfigError(f"{name}={value!r}: an integer of at least {least} is needed")
-    _check_train_turn_fn(settings.get("train_turn_fn"))
+    if (function := settings.get("train_turn_fn")) is not None:
+        if not callable(function):
+            raise ConfigError(f"train_turn_fn={function!r}: a function of one turn is needed")
+        _check_it_crosses("train_turn_fn", function)
     for name, neutral in _NEUTRAL.items():
         if settings.get(name) not in neutral:
             raise ConfigError(
@@ -130,21 +134,20 @@ def check_settings(settings: Mapping[str, Any]) -> None:
             raise ConfigError(f"{name} is not used: with NeMo Gym the tools and environments are the agent's")
     if settings.get("lora_name") is not None:
         raise ConfigError("lora_name cannot reach the policy: NeMo Gym's agents ask for the model of their own config")
+    if settings.get("log_completions") and importlib.util.find_spec("rich") is None:
+        raise ConfigError("log_completions prints with rich, which is missing: pip install rich")
     if settings.get("chat_template_kwargs"):
         logger.warning("chat_template_kwargs does not reach the agents: set it on NeMo Gym's model server")
 
 
-def _check_train_turn_fn(given: Any) -> None:
-    if given is None:
-        return
-    if not callable(given):
-        raise ConfigError(f"train_turn_fn={given!r}: a function of one turn is needed")
+def _check_it_crosses(name: str, function: Any) -> None:
     try:
-        pickle.dumps(given)
+        pickle.dumps(function)
     except Exception as error:  # whatever its own __reduce__ raises, too
         raise ConfigError(
-            f"train_turn_fn={given!r} cannot be sent to the worker's process ({error}): lambdas and functions within "
-            "functions cannot. Use a module-level function"
+            f"{name}={function!r} cannot be sent to the worker's process ({error}): lambdas and functions within "
+            "functions cannot. Use a module-level function, functools.partial of one, or an instance of a class that "
+            "has __call__"
         ) from error
 
 
@@ -165,7 +168,7 @@ def reward_functions(given: Any) -> list[Callable[..., Any]]:
     """The reward functions as a list, of one or of several.
 
     Raises:
-        ConfigError: there is something else among them.
+        ConfigError: there is something else among them, or one that cannot be sent to the worker's process.
     """
     functions = [given] if callable(given) else given
     if isinstance(functions, (str, bytes)) or not isinstance(functions, Sequence):
@@ -173,6 +176,7 @@ def reward_functions(given: Any) -> list[Callable[..., Any]]:
     for function in functions:
         if not callable(function):
             raise ConfigError(f"reward_funcs has {function!r}, which is no function")
+        _check_it_crosses("reward_funcs", function)
     return list(functions)
 
 

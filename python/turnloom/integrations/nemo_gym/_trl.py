@@ -17,6 +17,7 @@ from turnloom._groups import DenseIds, OpenRows, WantedTurns, agent_for, check_r
 from turnloom._gym import checked_sampling
 from turnloom._metrics import Ledger
 from turnloom._rollout import Rollout
+from turnloom.integrations.nemo_gym._printing import printable
 from turnloom.integrations.nemo_gym._process import (
     EndsWell,
     leave_interrupts_to_the_trainer,
@@ -46,6 +47,7 @@ from trl.experimental.async_grpo.async_rollout_worker import (  # noqa: E402
     TrainingSequence,
     _AsyncRolloutLoop,
 )
+from trl.trainer.utils import print_prompt_completions_sample  # noqa: E402
 
 check_trl_hooks(_AsyncRolloutLoop, AsyncRolloutWorker, RolloutGroup, RolloutSample)
 
@@ -75,6 +77,7 @@ class NemoGymRolloutLoop(_AsyncRolloutLoop):  # type: ignore[misc]
         train_turn_fn = kwargs.pop("train_turn_fn", None)
         self._wanted_turns = None if train_turn_fn is None else WantedTurns(train_turn_fn)
         gym_settings = {name: kwargs.pop(name) for name in client_settings(kwargs)}
+        self._prints_samples = kwargs.pop("log_completions", False)
         leave_interrupts_to_the_trainer()
         # TRL would refuse a chat template that it cannot parse responses of; here nothing is parsed.
         tokenizer = kwargs["processing_class"]
@@ -173,8 +176,20 @@ class NemoGymRolloutLoop(_AsyncRolloutLoop):  # type: ignore[misc]
         number = self._dense_ids.number(group.group_id, has_rows=bool(samples))
         for sample in samples:
             sample.group_id = number
+        if self._prints_samples and samples:
+            self._print(samples)
         self._ledger.metrics.push(self._metrics_queue)
         return samples
+
+    def _print(self, samples: list[Any]) -> None:
+        print_prompt_completions_sample(
+            prompts=[printable(sample.prompt) for sample in samples],
+            completions=[printable(sample.completion) for sample in samples],
+            rewards={"reward": [sample.metrics["reward"] for sample in samples]},
+            advantages=[sample.advantage for sample in samples],
+            step=self._total_groups_scored,
+            num_samples=self.num_completions_to_print,
+        )
 
 
 class NemoGymRolloutWorker(EndsWell, AsyncRolloutWorker):  # type: ignore[misc]
