@@ -68,6 +68,10 @@ async def run(gym: dict[str, Any], agents: dict[str, str], made: dict[str, Any],
         return await client.run(made, **sampling)
 
 
+def test_the_head_server_tells_where_the_agents_are(gym):
+    assert turnloom.GymClient.discover(gym["head"]) == gym["agents"]
+
+
 @pytest.mark.parametrize(
     ("agent", "directive", "reward", "turns"),
     [

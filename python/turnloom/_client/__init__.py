@@ -2,7 +2,7 @@
 
 `__init__` has the client: its settings, and when it is open. `_delivery` is one row's way to its agent, `_agents` who
 waits for a slot, `_replicas` which server a row goes to, `_backoff` when one is tried again, `_exchange` one POST and
-what comes of it, `_transport` the network beneath.
+what comes of it, `_transport` the network beneath. `_discovery` asks NeMo Gym's head server where its agents are.
 """
 
 from __future__ import annotations
@@ -185,6 +185,24 @@ class GymClient:
             if recording is not None:
                 recording.end(rollout)
         return rollout
+
+    @staticmethod
+    def discover(head_url: str) -> dict[str, str | list[str]]:
+        """The agents of a running NeMo Gym, as its head server lists them: what `agent_servers` takes.
+
+        It waits for the answer, so a program calls it before its event loop runs, or in a thread.
+
+        Args:
+            head_url: of the head server, such as `http://10.0.0.5:11000`. An agent that listens at 0.0.0.0 is taken to
+                be on the same host.
+
+        Raises:
+            AgentUnreachable: the head server doesn't answer.
+            ConfigError: it is none, it lists no agent, or one without a URL.
+        """
+        from turnloom._client._discovery import discover
+
+        return discover(head_url)
 
     @property
     def agents(self) -> dict[str, AgentState]:

@@ -42,7 +42,7 @@ def server_urls(agent_servers: Mapping[str, str | Sequence[str]]) -> dict[str, t
 def _servers_of(name: str, urls: str | Sequence[str]) -> tuple[ServerUrl, ...]:
     if isinstance(urls, bytes) or not isinstance(urls, Sequence):
         raise ConfigError(f"agent {name!r}: {urls!r} is neither a URL nor a list of URLs")
-    servers = tuple(server_url(name, url) for url in ([urls] if isinstance(urls, str) else urls))
+    servers = tuple(server_url(f"agent {name!r}", url) for url in ([urls] if isinstance(urls, str) else urls))
     if not servers:
         raise ConfigError(f"agent {name!r}: the list of its servers is empty; name at least one URL")
     seen: set[str] = set()
@@ -53,7 +53,12 @@ def _servers_of(name: str, urls: str | Sequence[str]) -> tuple[ServerUrl, ...]:
     return servers
 
 
-def server_url(name: str, url: str) -> ServerUrl:
+def server_url(whose: str, url: str) -> ServerUrl:
+    """Where one server is.
+
+    Raises:
+        ConfigError: this is no URL of a server.
+    """
     try:
         parts = urlsplit(_plain(url))
         host = parts.netloc.rpartition("@")[2]
@@ -62,7 +67,7 @@ def server_url(name: str, url: str) -> ServerUrl:
     except (ValueError, AttributeError, TypeError):
         sound = False
     if not sound:
-        raise ConfigError(f"agent {name!r}: {url!r} is no URL of a server, such as 'http://127.0.0.1:8001'")
+        raise ConfigError(f"{whose}: {url!r} is no URL of a server, such as 'http://127.0.0.1:8001'")
     auth = (unquote(parts.username or ""), unquote(parts.password or "")) if "@" in parts.netloc else None
     path = parts.path.rstrip("/")
     shown, run = (urlunsplit((parts.scheme, host, end, parts.query, "")) for end in (path, path + "/run"))
