@@ -6,6 +6,7 @@ TURNLOOM_GYM_LAUNCHER   the script that starts a real NeMo Gym
 Tests that need one of them skip where it is unset, and say so. With the launcher set a skip is a failure.
 """
 
+import contextlib
 import json
 import os
 import sys
@@ -16,6 +17,8 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from gyms import Gym, Gyms
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benches"))
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
@@ -48,6 +51,25 @@ def bodies_folder() -> Path:
 def gym_launcher() -> Path:
     """The script that starts a real NeMo Gym."""
     return _path_of("TURNLOOM_GYM_LAUNCHER", "to the script that starts a NeMo Gym")
+
+
+@pytest.fixture(scope="session")
+def gyms(gym_launcher: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gyms]:
+    """The NeMo Gym that runs, if any."""
+    with contextlib.closing(Gyms(gym_launcher, lambda: tmp_path_factory.mktemp("gym"))) as gyms:
+        yield gyms
+
+
+@pytest.fixture
+def gym(gyms: Gyms) -> Gym:
+    """A real NeMo Gym that no test has broken."""
+    return gyms.whole()
+
+
+@pytest.fixture
+def gym_to_break(gyms: Gyms) -> Gym:
+    """A real NeMo Gym whose servers may be killed."""
+    return gyms.running()
 
 
 def _path_of(variable: str, to_what: str) -> Path:

@@ -12,6 +12,7 @@ import transformers
 from datasets import Dataset
 from transformers import PrinterCallback
 
+from recorded_queue import RecordedQueue
 from turnloom.demo import task
 from turnloom.demo.model import make_model, make_tokenizer, warm_start
 from turnloom.demo.servers import Servers
@@ -36,21 +37,6 @@ class RecordedAgent:
             answer = (await http.post(f"{self._url}/run", json=row)).json()
         self.rewards[key_of(row)].append(answer["reward"])
         await call.answer(answer)
-
-
-class RecordedQueue:
-    """The trainer's end of the worker's queue; remembers the samples that were taken."""
-
-    def __init__(self, samples: Any) -> None:
-        self._samples = samples
-        self.taken: list[Any] = []
-
-    def get(self, timeout: float) -> Any:
-        self.taken.append(self._samples.get(timeout=timeout))
-        return self.taken[-1]
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._samples, name)
 
 
 def key_of(row: dict[str, Any]) -> str:
