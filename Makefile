@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := $(shell find rust python -type f -not -name '*.so' -not -path '*/__pycache__/*') Cargo.toml Cargo.lock pyproject.toml
 
-.PHONY: demo test test-browser test-gym bench lint format
+.PHONY: demo test test-browser test-gym bench soak lint format
 .DEFAULT_GOAL := test
 
 demo: $(VENV)/installed  ## train a tiny model with TRL through turnloom, on the CPU
@@ -21,11 +21,16 @@ test-browser: $(VENV)/installed  ## the tests that open the inspector's page in 
 test-gym: $(VENV)/installed  ## the tests that start a real NeMo Gym
 	$(BIN)/python -m pytest -m gym $(PYTEST)
 
-bench: $(VENV)/installed  ## the tables of the README
+bench: $(VENV)/installed  ## the tables of the README and of docs/
 	$(BIN)/python benches/bench_parse.py $(BENCH)
 	$(BIN)/python benches/bench_collate.py $(filter --fast,$(BENCH))
 	$(BIN)/python benches/bench_memory.py $(filter --fast,$(BENCH))
 	$(BIN)/python benches/bench_event_loop.py $(filter --fast,$(BENCH))
+	$(BIN)/python benches/bench_big_answers.py $(filter --fast,$(BENCH))
+	$(BIN)/python benches/bench_http.py $(filter --fast,$(BENCH))
+
+soak: $(VENV)/installed  ## 20 minutes of rollouts with faults, each accounted for
+	$(BIN)/python benches/soak.py $(SOAK)
 
 lint: $(VENV)/installed
 	cargo fmt --check
