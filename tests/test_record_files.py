@@ -276,12 +276,13 @@ def test_a_writer_can_be_made_to_wait(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_closing_does_not_wait_for_a_stalled_disk_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_writer, "CLOSE_TIMEOUT_S", 0.05)
     disk = StalledDisk(tmp_path, monkeypatch)
     with disk.begin() as recording:
         recording.end(turnloom.parse_run("{}"))
     thread = disk.writer._thread
     assert thread is not None
-    disk.writer.close(timeout_s=0.05)
+    disk.writer.close()
     assert disk.writer.failure == "the last records were not written within 0.05 s"
     disk.let_go.set()
     thread.join()

@@ -2,6 +2,7 @@
 
 from turnloom._batch import PackedBatch, PaddedBatch, PromptCompletionBatch, pack, pad, pad_prompt_completion, spread
 from turnloom._client import AgentState, GymClient, ReplicaState
+from turnloom._collect import CollectionSummary, collect
 from turnloom._exceptions import (
     AgentDisconnected,
     AgentError,
@@ -40,6 +41,7 @@ __all__ = [
     "AgentState",
     "AgentTimeout",
     "AgentUnreachable",
+    "CollectionSummary",
     "ConfigError",
     "Defect",
     "Distribution",
@@ -64,6 +66,7 @@ __all__ = [
     "TurnloomError",
     "UnscorableRollout",
     "__version__",
+    "collect",
     "pack",
     "pad",
     "pad_prompt_completion",

@@ -34,8 +34,6 @@ __all__ = ["AgentState", "GymClient", "ReplicaState"]
 DEFAULT_RUN_TIMEOUT_S: Final = 300.0
 CONNECT_TIMEOUT_S: Final = 30.0
 """For resolving a host and connecting to it, where `run_timeout` isn't shorter."""
-RECORDS_PATIENCE_S: Final = 3.0
-"""How long the disk may take for the last records when a client is closed."""
 
 
 class GymClient:
@@ -140,7 +138,7 @@ class GymClient:
         finally:
             await http.aclose()
             if self._recorder is not None:
-                await asyncio.to_thread(self._recorder.close, RECORDS_PATIENCE_S)
+                await asyncio.to_thread(self._recorder.close)
 
     async def _end_rollouts(self) -> None:
         """End every rollout, and wait until none uses the network any more."""

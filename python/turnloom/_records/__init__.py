@@ -5,6 +5,7 @@ puts records there off the event loop, into the files that `_files` keeps; `_rea
 rollouts of them once more.
 """
 
+from turnloom._records._files import writable_folder
 from turnloom._records._reader import Record, Records
 from turnloom._records._replay import Totals, replay, totals_of
 from turnloom._records._writer import DEFAULT_RECORD_MAX_BYTES, RecordCounts, Recording, RecordWriter
@@ -19,4 +20,5 @@ __all__ = [
     "Totals",
     "replay",
     "totals_of",
+    "writable_folder",
 ]

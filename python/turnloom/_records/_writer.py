@@ -23,6 +23,8 @@ logger = logging.getLogger("turnloom")
 DEFAULT_RECORD_MAX_BYTES: Final = 16 * 2**30
 MAX_PENDING_BYTES: Final = 128 * 2**20
 """How much may wait for the thread. Beyond that the record that most waits for is dropped."""
+CLOSE_TIMEOUT_S: Final = 3.0
+"""How long the disk may take for the last records."""
 _TAKEN_BYTES: Final = 4 * 2**20
 """How much is compressed in one go. Each call of zstd gives the interpreter away and waits for it to come back."""
 
@@ -104,17 +106,17 @@ class RecordWriter:
             self._thread.start()
         return Recording(self, request, settings)
 
-    def close(self, timeout_s: float | None = None) -> None:
-        """Wait until everything is written; what is not within `timeout_s` is dropped."""
+    def close(self) -> None:
+        """Wait until everything is written; unless the writer was made to wait, for `CLOSE_TIMEOUT_S` at most."""
         thread, self._thread = self._thread, None
         if thread is None:
             return
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
-        thread.join(timeout_s)
+        thread.join(None if self._waits else CLOSE_TIMEOUT_S)
         if thread.is_alive():
-            self._fail(f"the last records were not written within {timeout_s:g} s")
+            self._fail(f"the last records were not written within {CLOSE_TIMEOUT_S:g} s")
 
     # For a recording, in the caller's thread.
 

@@ -9,7 +9,7 @@ from typing import Annotated, Final
 import typer
 
 import turnloom
-from turnloom.cli import _inspect, _replay
+from turnloom.cli import _collect, _inspect, _replay
 
 _DEMO_PACKAGES: Final = ("rich", "matplotlib", "torch", "transformers", "datasets", "accelerate", "trl")
 
@@ -50,3 +50,4 @@ def demo(
 
 app.command()(_inspect.inspect)
 app.command("replay")(_replay.replay_records)
+app.command("collect")(_collect.collect_rollouts)

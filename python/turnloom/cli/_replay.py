@@ -14,6 +14,7 @@ from rich.table import Table
 
 from turnloom import ConfigError, Records, __version__, replay
 from turnloom._records import Totals, totals_of
+from turnloom.cli._consoles import progress_console, table_console
 
 _LINES: Final = {
     "rollouts": "rollouts",
@@ -41,7 +42,7 @@ def replay_records(
 
     Example: turnloom replay runs/ --fork-threshold-tokens 0 --branches best
     """
-    console = Console(stderr=as_json)
+    console = progress_console()
     try:
         records = Records(path)
         if len(records) == 0:
@@ -57,7 +58,7 @@ def replay_records(
     if as_json:
         typer.echo(json.dumps({name: _figures(totals) for name, totals in found.items()}))
     else:
-        console.print(_table(found))
+        table_console().print(_table(found))
     for problem in records.problems:
         typer.echo(f"skipped: {problem}", err=True)
     if wrong is not None:
