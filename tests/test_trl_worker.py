@@ -18,7 +18,7 @@ from datasets import DatasetDict
 import turnloom
 from trl_loops import broken_reward, dataset_of, later_turn, make_loop, make_tokenizer
 from trl_workers import make_worker
-from turnloom.integrations.nemo_gym import _settings, _trl_version, rollout
+from turnloom.integrations.nemo_gym import _settings, _trl, _trl_version, rollout
 from turnloom.integrations.nemo_gym.rollout import NemoGymRolloutLoop, NemoGymRolloutWorker
 from turnloom.testing import AgentCall, FakeAgent
 from turnloom.testing.cpu import cpu_training
@@ -70,6 +70,7 @@ def test_unknown_agents_are_found_when_the_worker_is_made() -> None:
         ({"reward_funcs": [broken_reward, "acc"]}, "reward_funcs has 'acc', which is no function"),
         ({"dataset": None}, "dataset=None"),
         ({"dataset": DatasetDict(train=dataset_of({}))}, "a DatasetDict of train"),
+        ({"processing_class": object()}, r"processing_class=<object.*or a processor's \.tokenizer"),
         ({"processing_class": None}, "processing_class=None: the tokenizer itself"),
         ({"processing_class": "Qwen/Qwen3-4B"}, "processing_class='Qwen/Qwen3-4B': the tokenizer itself"),
         ({"max_tokens": 0}, "max_tokens=0"),
@@ -221,7 +222,8 @@ def test_weights_sent_as_an_adapter_are_refused() -> None:
 
 
 @pytest.mark.usefixtures("on_cpu")
-def test_an_adapter_on_the_model_server_stops_the_start() -> None:
+@pytest.mark.parametrize("where_trl_looks", [False, True])
+def test_an_adapter_on_the_model_server_stops_the_start(where_trl_looks: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     from http.server import BaseHTTPRequestHandler, HTTPServer
 
     class Models(BaseHTTPRequestHandler):
@@ -238,12 +240,14 @@ def test_an_adapter_on_the_model_server_stops_the_start() -> None:
     with HTTPServer(("127.0.0.1", 0), Models) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
-        worker = make_worker(vllm_server_url=f"http://127.0.0.1:{server.server_port}")
+        url = f"http://127.0.0.1:{server.server_port}"
+        monkeypatch.setattr(_trl, "MODEL_SERVER_URL", url if where_trl_looks else "http://127.0.0.1:9")
+        worker = make_worker(**({} if where_trl_looks else {"vllm_server_url": url}))
         worker.update_model_version(1)
         try:
             with pytest.raises(turnloom.ConfigError, match="enable-lora"):
                 worker.start()
-            assert not _settings.published_adapter(f"http://127.0.0.1:{server.server_port}", "trl-policy-v2")
+            assert not _settings.published_adapter(url, "trl-policy-v2")
         finally:
             server.shutdown()
             thread.join()

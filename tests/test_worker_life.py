@@ -156,13 +156,17 @@ def test_it_ends_with_its_trainer(number: int, settings: dict[str, Any]) -> None
         trainer.start()
         worker = ours.recv()
         assert trainer.pid is not None
-        os.kill(trainer.pid, number)
-        if number == signal.SIGINT:
-            os.kill(worker, number)  # Ctrl-C reaches both
-        began = time.monotonic()
-        trainer.join(END_S)
-        assert trainer.exitcode is not None
-        assert ends_within(END_S - (time.monotonic() - began), worker)
+        try:
+            os.kill(trainer.pid, number)
+            if number == signal.SIGINT:
+                os.kill(worker, number)  # Ctrl-C reaches both
+            began = time.monotonic()
+            trainer.join(END_S)
+            assert trainer.exitcode is not None
+            assert ends_within(END_S - (time.monotonic() - began), worker)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(worker, signal.SIGKILL)
 
 
 # An end that was not

@@ -42,6 +42,9 @@ _OF_THE_PROCESS: Final = frozenset(
 )
 """What TRL's worker itself hands to the loop."""
 
+MODEL_SERVER_URL: Final = "http://localhost:8000"
+"""Where TRL's config and its worker look for vLLM if nothing is said."""
+
 _FROM_CONFIG: Final = {
     "num_generations": "num_generations",
     "queue_maxsize": "queue_maxsize",
@@ -122,7 +125,7 @@ def check_settings(settings: Mapping[str, Any]) -> None:
     if (function := settings.get("train_turn_fn")) is not None:
         if not callable(function):
             raise ConfigError(f"train_turn_fn={function!r}: a function of one turn is needed")
-        _check_it_crosses("train_turn_fn", function)
+        check_it_crosses("train_turn_fn", function)
     for name, neutral in _NEUTRAL.items():
         if settings.get(name) not in neutral:
             raise ConfigError(
@@ -140,12 +143,17 @@ def check_settings(settings: Mapping[str, Any]) -> None:
         logger.warning("chat_template_kwargs does not reach the agents: set it on NeMo Gym's model server")
 
 
-def _check_it_crosses(name: str, function: Any) -> None:
+def check_it_crosses(name: str, value: Any) -> None:
+    """Refuse what cannot be pickled.
+
+    Raises:
+        ConfigError: it names the setting, and what can be.
+    """
     try:
-        pickle.dumps(function)
+        pickle.dumps(value)
     except Exception as error:  # whatever its own __reduce__ raises, too
         raise ConfigError(
-            f"{name}={function!r} cannot be sent to the worker's process ({error}): lambdas and functions within "
+            f"{name}={value!r} cannot be sent to the worker's process ({error}): lambdas and functions within "
             "functions cannot. Use a module-level function, functools.partial of one, or an instance of a class that "
             "has __call__"
         ) from error
@@ -157,10 +165,10 @@ def check_tokenizer(processing_class: Any) -> None:
     Raises:
         ConfigError: it says what is needed.
     """
-    if processing_class is None or isinstance(processing_class, (int, float, Mapping, Sequence)):  # a name, say
+    if not hasattr(processing_class, "pad_token_id"):
         raise ConfigError(
             f"processing_class={processing_class!r}: the tokenizer itself is needed, such as "
-            "AutoTokenizer.from_pretrained(...)"
+            "AutoTokenizer.from_pretrained(...), or a processor's .tokenizer"
         )
 
 
@@ -176,7 +184,7 @@ def reward_functions(given: Any) -> list[Callable[..., Any]]:
     for function in functions:
         if not callable(function):
             raise ConfigError(f"reward_funcs has {function!r}, which is no function")
-        _check_it_crosses("reward_funcs", function)
+        check_it_crosses("reward_funcs", function)
     return list(functions)
 
 

@@ -25,6 +25,8 @@ from turnloom.integrations.nemo_gym._process import (
     stop_when_told,
 )
 from turnloom.integrations.nemo_gym._settings import (
+    MODEL_SERVER_URL,
+    check_it_crosses,
     check_names,
     check_settings,
     check_tokenizer,
@@ -287,17 +289,23 @@ class NemoGymRolloutWorker(EndsWell, AsyncRolloutWorker):  # type: ignore[misc]
         """Start the process.
 
         Raises:
-            ConfigError: the trainer sends its weights as an adapter, which the agents' model would not use.
+            ConfigError: the trainer sends its weights as an adapter, which the agents' model would not use; or a
+                setting cannot be sent to the process.
         """
-        server = self._loop_kwargs.get("vllm_server_url")
+        server = self._loop_kwargs.get("vllm_server_url", MODEL_SERVER_URL)
         adapter = f"trl-policy-v{self.model_version}"
-        if server and published_adapter(server, adapter):
+        if published_adapter(server, adapter):
             raise ConfigError(
                 f"the trainer has published its weights as the LoRA adapter {adapter!r} on {server}, but NeMo Gym's "
                 "agents ask for the base model by name, which would be sampled untrained. Start vLLM without "
                 "--enable-lora, so that the trainer sends merged weights."
             )
-        super().start()
+        try:
+            super().start()
+        except TypeError:  # TRL speaks of the functions, whichever setting it is
+            for name, value in self._loop_kwargs.items():
+                check_it_crosses(name, value)
+            raise
 
 
 # Where a user finds them, and pickle too.

@@ -17,6 +17,7 @@ _HOOKS: Final = {
         "_generate_one",
         "_push_rollout_metrics",
         "_repeat_iterator",
+        "_run_loops",
         "_score_group",
         "_score_loop",
     ),
