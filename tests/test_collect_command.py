@@ -11,9 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 import turnloom
 from recording import CLEAN
+from test_client_discovery import head_server, server
+from turnloom.cli._app import app
 from turnloom.testing import FakeAgent, gym_answer
 
 TURNLOOM = [sys.executable, "-c", "from turnloom.cli import main; main()"]
@@ -129,7 +132,8 @@ def test_the_table_and_what_is_left_to_do(rows_file: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "--agents"),
+        ([], "name the agents"),
+        (["--agents", "math=http://127.0.0.1:1", "--head", "http://127.0.0.1:1"], "name the agents"),
         (["--agents", "http://127.0.0.1:1"], "NAME=URL is needed"),
         (["--agents", "math=ftp://127.0.0.1:1"], "is no URL of a server"),
     ],
@@ -148,3 +152,14 @@ def test_a_wrong_line_of_the_rows_is_named(rows_file: Path, tmp_path: Path) -> N
     found = subprocess.run([*TURNLOOM, "collect", *arguments], capture_output=True, text=True, timeout=60)
     assert found.returncode == 2
     assert "line 9: " in found.stderr
+
+
+def test_agents_are_found_by_the_head_server(rows_file: Path) -> None:
+    out = rows_file.parent / "runs"
+    behaviour = Counting()
+    with FakeAgent(behaviour) as agent, head_server([server("math", agent.url)]) as head:
+        arguments = ["collect", "--head", head, "--rows", str(rows_file), "--out", str(out), "--json"]
+        found = CliRunner().invoke(app, arguments)
+    assert found.exit_code == 0, found.stderr
+    assert list(json.loads(found.stdout)["agents"]) == ["math"]
+    assert behaviour.answered.total() == 8

@@ -24,7 +24,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from turnloom import CollectionSummary, ConfigError, Rollout, collect
+from turnloom import CollectionSummary, ConfigError, GymClient, Rollout, collect
 from turnloom._client import DEFAULT_RUN_TIMEOUT_S
 from turnloom._collect import DEFAULT_CONCURRENCY, PARQUET, SUMMARY
 from turnloom._gym import read_rows
@@ -37,7 +37,8 @@ INTERRUPTED: Final = 130
 def collect_rollouts(
     rows: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="NeMo Gym's rows: a JSONL file.")],
     out: Annotated[Path, typer.Option(file_okay=False, help="Folder for records and summary; goes on if it has some.")],
-    agents: Annotated[list[str], typer.Option(help="NAME=URL of an agent's server; once for each.")],
+    agents: Annotated[list[str] | None, typer.Option(help="NAME=URL of an agent's server; once for each.")] = None,
+    head: Annotated[str | None, typer.Option(help="NeMo Gym's head server, which knows the agents.")] = None,
     samples: Annotated[int, typer.Option("-n", "--samples", min=1, help="Rollouts of each row.")] = 1,
     concurrency: Annotated[int, typer.Option(min=1, help="Rollouts in flight for each agent.")] = DEFAULT_CONCURRENCY,
     max_tokens: Annotated[int, typer.Option(min=1, help="Bounds the tokens of each model call.")] = 4096,
@@ -64,7 +65,7 @@ def collect_rollouts(
     """
     bars = _Bars(progress_console())
     try:
-        servers = _servers(agents)
+        servers = _servers(agents or [], head)
         with bars:
             summary = asyncio.run(
                 collect(
@@ -104,7 +105,11 @@ def collect_rollouts(
     raise typer.Exit(0 if summary.is_complete else 1)
 
 
-def _servers(named: list[str]) -> Mapping[str, str | Sequence[str]]:
+def _servers(named: list[str], head: str | None) -> Mapping[str, str | Sequence[str]]:
+    if bool(named) == (head is not None):
+        raise ConfigError("name the agents, --agents NAME=URL for each, or the head server that knows them, --head URL")
+    if head is not None:
+        return GymClient.discover(head)
     servers: dict[str, list[str]] = {}
     for each in named:
         name, separator, url = each.partition("=")
