@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import get_args
 
 import turnloom
+from turnloom._metrics import MAX_FIELDS, RECENT_ROLLOUTS, SHAPES
+from turnloom._metrics._prometheus import FAMILIES
 from turnloom._rollout import Outcome
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -38,3 +40,33 @@ def test_the_core_has_no_other_defect_codes() -> None:
     source = "".join((ROOT / "rust" / name).read_text() for name in ("weave.rs", "weave/bundle.rs"))
     used = re.findall(r'\("([a-z_]+)", format!|code: "([a-z_]+)"|\w+, "([a-z_]+)", (?:detail|format!)', source)
     assert {code for codes in used for code in codes if code} == set(turnloom.DEFECT_CODES)
+
+
+def cells(text: str) -> list[list[str]]:
+    """The cells of every line of a table, heads included."""
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:2] == "| "]
+
+
+def test_metrics() -> None:
+    written = cells((ROOT / "docs" / "metrics.md").read_text())
+    by_metric: dict[str, list[str]] = {}
+    for name, family in FAMILIES.items():
+        by_metric.setdefault(family.metric, []).append(f"`{name}`" + (f" by `{family.label}`" if family.label else ""))
+    rows = [
+        [f"`{name}`", shape, meaning, ", ".join(by_metric.pop(name, []))]
+        for name, (shape, meaning) in turnloom.METRICS.items()
+    ]
+    start = written.index(["metric", "shape", "meaning", "Prometheus"]) + 1
+    assert written[start : start + len(rows)] == rows
+    assert not by_metric
+    shapes = written.index(["shape", "what is put into the queue"]) + 1
+    assert written[shapes : shapes + len(SHAPES)] == [[name, told] for name, told in SHAPES.items()]
+
+
+def test_the_numbers_that_the_page_on_metrics_names() -> None:
+    text = (ROOT / "docs" / "metrics.md").read_text()
+    assert f"{RECENT_ROLLOUTS:,}" in text
+    assert f"{MAX_FIELDS} fields" in text
+    answers = text.split("## Which number answers what")[1]
+    named = set(re.findall(r"`([\w/<>]+)`", answers)) - {"run_timeout", "max_concurrency"}
+    assert named <= turnloom.METRICS.keys()

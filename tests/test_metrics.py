@@ -111,6 +111,18 @@ def test_what_is_in_flight_is_what_was_sent_and_has_not_ended() -> None:
     assert [new[f"nemo_gym/agent/code/{name}"] for name in names] == [1.0, 0.0, 0.0, 0.0]
 
 
+def test_a_retry_is_a_rollout_more() -> None:
+    ledger = Ledger()
+    ledger.enter_sent("math")
+    ledger.enter(failed())
+    ledger.enter_retry("math")
+    assert ledger.metrics.new()["nemo_gym/in_flight"] == 1.0
+    ledger.enter(rollout())
+    new = ledger.metrics.new()
+    names = ("sent_total", "retries_total", "rollouts_total", "in_flight")
+    assert [new[f"nemo_gym/{name}"] for name in names] == [2.0, 1.0, 2.0, 0.0]
+
+
 def test_an_agent_that_is_silent_is_told_of_when_another_is_not() -> None:
     ledger, taken = Ledger(), queue.Queue[Any]()
     ledger.enter_sent("hung")
@@ -133,6 +145,15 @@ def test_the_time_of_an_answer_is_told_by_stage() -> None:
     assert {name: mean[f"nemo_gym/{name}"] for name in stages} == {**stages, "queue_s": 1.5}
     assert mean["nemo_gym/latency_s"] == 4.0
     assert ledger.metrics.counts()["nemo_gym/body_bytes_total"] == 100
+
+
+def test_forks_whose_prompt_begins_as_what_is_held_are_not_unrelated() -> None:
+    ledger = Ledger()
+    related = [([1, 2], [3, 4], [-0.5, -0.25]), ([1, 9], [6], [-1.0])]
+    for turns in (FORK, related, related):
+        ledger.enter(rollout(turns, threshold=0))
+    assert ledger.snapshot().transitions["fork"] == 3
+    assert ledger.snapshot().unrelated_prompts == 1
 
 
 def test_what_is_wrong_in_an_answer_is_counted() -> None:
@@ -188,6 +209,8 @@ def test_the_rows_that_are_trained_are_those_that_count() -> None:
 def of_every_kind() -> Ledger:
     ledger = Ledger()
     ledger.enter_sent("math")
+    ledger.enter_retry("math")
+    ledger.enter_stale_group("math")
     for outcome in turnloom.OUTCOMES:
         ledger.enter(failed(outcome))
     for each in (rollout(), rollout(FORK), rollout(REALIGN), without_ids(), rollout([([1], [2], [])]), rollout(x=1)):
@@ -207,8 +230,9 @@ def in_the_table(name: str) -> str:
         return "env/<field>"
     if parts[0] == "agent":
         parts = parts[2:]
-    if parts[0] in ("outcome", "defects"):
-        parts[1] = {"outcome": "<outcome>_total", "defects": "<code>_total"}[parts[0]]
+    of_several = {"outcome": "<outcome>_total", "defects": "<code>_total", "drift": "<kind>_frac"}
+    if parts[-1] not in ("tokens", "tokens_max") and parts[0] in of_several:
+        parts[1] = of_several[parts[0]]
     return "/".join(parts)
 
 

@@ -3,20 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
+from turnloom._client import AgentState
 from turnloom._metrics._tally import Tally
-
-
-class AgentState(Protocol):
-    """What a client tells of an agent."""
-
-    @property
-    def in_flight(self) -> int: ...
-    @property
-    def queued(self) -> int: ...
-    @property
-    def oldest_s(self) -> float: ...
 
 
 class InFlight(NamedTuple):

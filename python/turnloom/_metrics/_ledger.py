@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from turnloom._metrics._in_flight import AgentState
+from turnloom._client import AgentState
 from turnloom._metrics._queue import Metrics
 from turnloom._metrics._snapshot import Snapshot, take_snapshot
 from turnloom._metrics._tally import ANSWERED, Tally
@@ -36,17 +36,18 @@ class Ledger:
         self._ids_watch = IdsWatch()
 
     def enter_sent(self, agent: str | None) -> None:
-        """Enter that a rollout has begun, an attempt that takes the place of a failed one included.
-
-        It is for those who count what is in flight by themselves: without it, what has been sent is what has ended,
-        and what the client tells.
-        """
+        """Enter that a rollout has begun. Without this, what was sent is what has ended and what the client tells."""
         self._tallies[agent or UNKNOWN_AGENT].sent += 1
+
+    def enter_retry(self, agent: str | None) -> None:
+        """Enter that one more rollout has begun, in the place of one that failed."""
+        self.enter_sent(agent)
+        self._tallies[agent or UNKNOWN_AGENT].retries += 1
 
     def enter(
         self, rollout: Rollout, *, rows: Sequence[TrainingRow] | None = None, latency_s: float | None = None
     ) -> None:
-        """Enter a rollout that has ended, also one that a retry takes the place of.
+        """Enter a rollout that has ended, also one that is followed by another in its place.
 
         Args:
             rows: those that are trained, where they are not `rollout.rows`.
@@ -68,6 +69,10 @@ class Ledger:
     def enter_cancelled(self, agent: str | None) -> None:
         """Enter a rollout that was given up, since its results are wanted no more."""
         self._tallies[agent or UNKNOWN_AGENT].outcomes["cancelled"] += 1
+
+    def enter_stale_group(self, agent: str | None) -> None:
+        """Enter a group whose policy is too old; its rollouts are entered as well."""
+        self._tallies[agent or UNKNOWN_AGENT].stale_groups += 1
 
     def snapshot(self, agents: Mapping[str, AgentState] | None = None) -> Snapshot:
         """What is known at this moment.

@@ -47,6 +47,8 @@ def cumulative(tally: Tally) -> Cumulative:
 def _counts(tally: Tally) -> dict[str, float]:
     return {
         "sent_total": tally.sent,
+        "retries_total": tally.retries,
+        "stale_groups_total": tally.stale_groups,
         "rollouts_total": tally.ended,
         **{f"outcome/{outcome}_total": count for outcome, count in tally.outcomes.items()},
         "body_bytes_total": tally.body_bytes,

@@ -6,8 +6,9 @@ import queue
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from turnloom._client import AgentState
 from turnloom._metrics._catalogue import PREFIX
-from turnloom._metrics._in_flight import AgentState, InFlight
+from turnloom._metrics._in_flight import InFlight
 from turnloom._metrics._numbers import NOTHING, Cumulative, Metric, cumulative, in_flight_now, spread
 from turnloom._metrics._tally import Tally
 

@@ -9,7 +9,8 @@ from typing import Any, Final, get_args
 
 import numpy as np
 
-from turnloom._metrics._in_flight import AgentState, InFlight
+from turnloom._client import AgentState
+from turnloom._metrics._in_flight import InFlight
 from turnloom._metrics._tally import Series, Tally, joined
 from turnloom._rollout import DEFECT_CODES, OUTCOMES, Outcome, Transition
 
@@ -53,10 +54,14 @@ class AgentSnapshot:
 
     sent: int
     """Rollouts begun: `in_flight` and all `outcomes`. A retry is one more."""
+    retries: int
+    """Of these, those in the place of one that failed."""
+    stale_groups: int
+    """Groups cancelled because their policy was too old."""
     in_flight: int
     """Rollouts that have not ended."""
     queued: int
-    """Of these, those that wait for a slot of their agent."""
+    """Of those in flight, those that wait for a slot of their agent."""
     oldest_s: float
     """Seconds since the oldest of those in flight began; 0.0 where there is none."""
     outcomes: Mapping[Outcome, int]

@@ -59,6 +59,8 @@ class Tally:
     """Cumulative numbers of the rollouts of one agent, or of all. `Snapshot` says what each is."""
 
     sent: int = 0
+    retries: int = 0
+    stale_groups: int = 0
     outcomes: Counter[Outcome] = field(default_factory=Counter)
     latency_s: Series = field(default_factory=Series)
     queue_s: Series = field(default_factory=Series)

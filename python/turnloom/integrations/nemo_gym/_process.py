@@ -29,6 +29,16 @@ def leave_interrupts_to_the_trainer() -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
+def log_to_stderr() -> None:
+    """In the worker's process, show our log from INFO on, unless a module of the user's has set up logging there."""
+    if multiprocessing.parent_process() is None or logger.hasHandlers():
+        return
+    shown = logging.StreamHandler()
+    shown.setFormatter(logging.Formatter("%(asctime)s %(name)s %(levelname)s: %(message)s"))
+    logger.addHandler(shown)
+    logger.setLevel(logging.INFO)
+
+
 def stop_when_told(stop_event: asyncio.Event) -> None:
     """In the worker's process, set the event at SIGTERM, and when the trainer's process ends without a word."""
     trainer = multiprocessing.parent_process()

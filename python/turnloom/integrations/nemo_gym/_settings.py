@@ -14,6 +14,7 @@ from numbers import Integral
 from typing import Any, Final
 
 from turnloom._exceptions import ConfigError
+from turnloom._metrics import check_prometheus_port
 
 logger = logging.getLogger("turnloom")
 
@@ -94,7 +95,7 @@ def known_settings(*classes: type) -> frozenset[str]:
         for parameter in inspect.signature(cls).parameters.values()
         if parameter.kind is not inspect.Parameter.VAR_KEYWORD
     }
-    return frozenset(named - _OF_THE_PROCESS | {*_OF_THE_CLIENT, "train_turn_fn"})
+    return frozenset(named - _OF_THE_PROCESS | {*_OF_THE_CLIENT, "train_turn_fn", "prometheus_port"})
 
 
 def check_names(settings: Collection[str], known: Collection[str]) -> None:
@@ -126,6 +127,7 @@ def check_settings(settings: Mapping[str, Any]) -> None:
         if not callable(function):
             raise ConfigError(f"train_turn_fn={function!r}: a function of one turn is needed")
         check_it_crosses("train_turn_fn", function)
+    check_prometheus_port(settings.get("prometheus_port"))
     for name, neutral in _NEUTRAL.items():
         if settings.get(name) not in neutral:
             raise ConfigError(

@@ -15,13 +15,14 @@ from turnloom._client import GymClient
 from turnloom._exceptions import ConfigError
 from turnloom._groups import DenseIds, OpenRows, WantedTurns, agent_for, check_rows, only_members
 from turnloom._gym import checked_sampling
-from turnloom._metrics import Ledger
+from turnloom._metrics import Ledger, reports
 from turnloom._rollout import Rollout
 from turnloom.integrations.nemo_gym._printing import printable
 from turnloom.integrations.nemo_gym._process import (
     EndsWell,
     leave_interrupts_to_the_trainer,
     leave_unread,
+    log_to_stderr,
     stop_when_told,
 )
 from turnloom.integrations.nemo_gym._settings import (
@@ -78,9 +79,11 @@ class NemoGymRolloutLoop(_AsyncRolloutLoop):  # type: ignore[misc]
     def __init__(self, agent_servers: dict[str, str | list[str]], run_timeout: float = 300.0, **kwargs: Any) -> None:
         train_turn_fn = kwargs.pop("train_turn_fn", None)
         self._wanted_turns = None if train_turn_fn is None else WantedTurns(train_turn_fn)
+        self._prometheus_port = kwargs.pop("prometheus_port", None)
         gym_settings = {name: kwargs.pop(name) for name in client_settings(kwargs)}
         self._prints_samples = kwargs.pop("log_completions", False)
         leave_interrupts_to_the_trainer()
+        log_to_stderr()
         # TRL would refuse a chat template that it cannot parse responses of; here nothing is parsed.
         tokenizer = kwargs["processing_class"]
         if getattr(tokenizer, "response_template", None) is None:
@@ -100,7 +103,7 @@ class NemoGymRolloutLoop(_AsyncRolloutLoop):  # type: ignore[misc]
     async def _run_loops(self, stop_event: asyncio.Event) -> None:
         """Generate and score until `stop_event` is set, or one of the loops fails; runs in flight are given up."""
         stop_when_told(stop_event)
-        async with self._gym:
+        async with self._gym, reports(self._ledger, lambda: self._gym.agents, prometheus_port=self._prometheus_port):
             loops = [
                 asyncio.create_task(self._generate_loop(stop_event=stop_event)),
                 asyncio.create_task(self._score_loop(stop_event=stop_event)),
@@ -111,7 +114,7 @@ class NemoGymRolloutLoop(_AsyncRolloutLoop):  # type: ignore[misc]
             finally:
                 stop_event.set()
                 await asyncio.gather(*loops, return_exceptions=True)
-                self._ledger.metrics.push(self._metrics_queue)
+                self._ledger.metrics.push(self._metrics_queue, self._gym.agents)
         leave_unread(self.rollout_buffer, self._metrics_queue)
 
     async def _give_up_when(self, stop_event: asyncio.Event) -> None:
@@ -180,7 +183,7 @@ class NemoGymRolloutLoop(_AsyncRolloutLoop):  # type: ignore[misc]
             sample.group_id = number
         if self._prints_samples and samples:
             self._print(samples)
-        self._ledger.metrics.push(self._metrics_queue)
+        self._ledger.metrics.push(self._metrics_queue, self._gym.agents)
         return samples
 
     def _print(self, samples: list[Any]) -> None:
@@ -216,6 +219,8 @@ class NemoGymRolloutWorker(EndsWell, AsyncRolloutWorker):  # type: ignore[misc]
         train_turn_fn: which turns are trained, all by default.
         record_dir: a folder in which every rollout is recorded, as in `GymClient`.
         record_max_bytes: bounds that folder; its oldest files go.
+        prometheus_port: where the process serves its metrics to Prometheus (`http://<host>:<port>/metrics`); by default
+            it does not. It needs the extra `prometheus`.
         **kwargs: what TRL's worker takes.
 
     Raises:
