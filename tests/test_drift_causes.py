@@ -186,8 +186,22 @@ def test_a_call_with_instructions_of_its_own() -> None:
     title = says("system", "You name conversations.") + says("user", "Name this one.") + HEAD
     body = told((ASKED + HEAD, ids("I look.<|im_end|>")), (title, ids("The sea<|im_end|>")))
     assert causes(body) == [("sub_agent",)]
-    unknown_task = told((ASKED + HEAD, ids("I look.<|im_end|>")), (title, ids("The sea<|im_end|>")), request={})
-    assert causes(unknown_task) == [("unknown",)]
+    for request in ({}, {"input": TASK}):  # a summary, too, can be without the words of the task
+        body = told((ASKED + HEAD, ids("I look.<|im_end|>")), (title, ids("The sea<|im_end|>")), request=request)
+        assert causes(body) == [("unknown",)]
+
+
+def test_a_tokenizer_of_another_model_explains_nothing() -> None:
+    """It has no text for these ids, and texts without words are equal."""
+    away = [one + 100_000 for one in ASKED]
+    assert causes(told((away, [100_001, 100_002]), (away + [100_003] * 3, [100_004]))) == [("unknown",)]
+    assert causes(told((away, [100_001, 100_002]), (away[:5] + [100_003] * 3, [100_004]))) == [("unknown",)]
+
+
+def test_bytes_that_are_no_text_explain_nothing() -> None:
+    first, second = (TOKENIZER.token_to_id(letter) for letter in "ĠÃÄ"[1:])
+    body = told((ASKED + HEAD, [first]), (ASKED + HEAD + [second, second], ids("I see.")))
+    assert causes(body) == [("unknown",)]
 
 
 # What the stub of a model server does, one id per character

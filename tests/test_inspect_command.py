@@ -1,5 +1,6 @@
 """The command `inspect`: what a person sees in a terminal, and what a program reads."""
 
+import asyncio
 import io
 import json
 import subprocess
@@ -11,10 +12,12 @@ from rich.console import Console
 from tokenizers import Tokenizer, decoders, models
 from typer.testing import CliRunner
 
+from recording import CLEAN, INTERLEAVED, ROW, record
 from rollouts import answer, turn
 from turnloom.cli._app import app
 from turnloom.inspector import inspect_run
 from turnloom.inspector._terminal import show
+from turnloom.testing import gym_answer
 
 DATA = Path(__file__).parent / "data"
 WORDS = ["<end>", "the", "cat", "sat", "<think>", "\x1b[31mred", "yes", "no"]
@@ -73,25 +76,69 @@ def test_json_is_the_inspection(body_file: Path, tokenizer_file: Path) -> None:
     assert [row["tokens"] for row in told["rows"]] == [5, 7]
 
 
-def test_one_rollout_of_a_file_with_many(tmp_path: Path) -> None:
-    (tmp_path / "rollouts.jsonl").write_bytes(answer(turn([1], [2])) + b"\n\n" + answer(turn([1], [3, 4])) + b"\n")
-    assert "+2 generated" in run(tmp_path / "rollouts.jsonl", "--rollout", 1)
-    result = CliRunner().invoke(app, ["inspect", str(tmp_path / "rollouts.jsonl"), "--rollout", "2"])
+def run_wrongly(*arguments: object) -> str:
+    """The one line on stderr."""
+    result = CliRunner().invoke(app, ["inspect", *map(str, arguments)])
     assert result.exit_code == 1
-    assert "it has 2 rollouts, and none of number 2" in result.stderr
+    (line,) = result.stderr.splitlines()
+    return line
+
+
+@pytest.fixture
+def many_file(tmp_path: Path, body_file: Path) -> Path:
+    """A drifting rollout, one without tokens, half of one, and once more the first."""
+    lines = [body_file.read_bytes(), answer(), answer()[:20], b"", body_file.read_bytes(), b""]
+    (tmp_path / "rollouts.jsonl").write_bytes(b"\n".join(lines))
+    return tmp_path / "rollouts.jsonl"
+
+
+def test_one_rollout_of_a_file_with_many(many_file: Path) -> None:
+    assert "rollouts.jsonl, rollout 3" in run(many_file, "--rollout", 3)
+    assert "none of the number or id 4" in run_wrongly(many_file, "--rollout", 4)
+    assert "the document ends early" in run_wrongly(many_file, "--rollout", 2)
+    assert "choose it with --rollout" in run_wrongly(many_file, "--html", many_file.with_suffix(".html"))
+
+
+def test_many_rollouts_give_the_causes_of_their_drift(many_file: Path, tokenizer_file: Path) -> None:
+    said = run(many_file, "--tokenizer", tokenizer_file)
+    for told in (
+        "4 rollouts: 2 ok, 1 no_tokens",
+        "2 with drift, to be seen with --rollout: 0, 3",
+        "unknown: 2 realigns, 0 forks in 2 rollouts, 4 tokens not repeated",
+        "not inspected: rollout 2: the document ends early",
+    ):
+        assert told in said
+    assert "Why they drift can be told with --tokenizer." in run(many_file)
+    told = json.loads(run(many_file, "--json", "--tokenizer", tokenizer_file, "--fork-threshold-tokens", 0))
+    assert told["outcomes"] == {"ok": 2, "no_tokens": 1}
+    assert [(cause["cause"], cause["forks"]) for cause in told["causes"]] == [("unknown", 2)]
+    assert len(told["failures"]) == 1
+
+
+async def test_records(tmp_path: Path) -> None:
+    folder = tmp_path / "runs"
+    recorded = [
+        (await record(body, folder, branches="best"))[0][0]
+        for body in (gym_answer(ROW, turns=CLEAN), gym_answer(ROW, turns=INTERLEAVED), b"{")
+    ]
+    said = await asyncio.to_thread(run, folder)
+    assert "3 rollouts: 2 ok" in said
+    assert "not inspected: rollout 2: the rollout ended as malformed: " in said
+    told = json.loads(await asyncio.to_thread(run, folder, "--rollout", recorded[1].id, "--json"))
+    assert (told["name"], told["branches"], len(told["rows"])) == (recorded[1].id, "best", 2)
+    linear = json.loads(await asyncio.to_thread(run, folder, "--rollout", 1, "--json", "--branches", "linear"))
+    assert (linear["branches"], len(linear["rows"])) == ("linear", 4)
 
 
 def test_what_cannot_be_shown_is_said_in_one_line(tmp_path: Path, body_file: Path) -> None:
     (tmp_path / "half.json").write_bytes(b'{"response": {"output": [')
     for arguments, message in (
         ([tmp_path / "half.json"], "half.json: the document ends early"),
+        ([tmp_path / "none.json"], "there is no such file"),
         ([body_file, "--tokenizer", tmp_path], "has no tokenizer.json"),
         ([body_file, "--tokenizer", body_file], "is no tokenizer"),
     ):
-        result = CliRunner().invoke(app, ["inspect", *map(str, arguments)])
-        assert result.exit_code == 1
-        assert message in result.stderr
-        assert len(result.stderr.splitlines()) == 1
+        assert message in run_wrongly(*arguments)
 
 
 def test_a_missing_package_is_named_with_its_extra(body_file: Path) -> None:

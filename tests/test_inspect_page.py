@@ -299,6 +299,17 @@ def test_what_a_model_writes_stays_text(open_page: Open) -> None:
     assert page.locator("img").count() == 0
 
 
+def test_an_answer_without_tokens_has_its_messages(open_page: Open) -> None:
+    page = open_page((DATA / "no_ids.json").read_bytes())
+    for key in ("j", "d", "G", "ArrowRight", "n", "t"):
+        page.keyboard.press(key)
+    assert page.get_attribute("html", "data-theme") == "dark"
+    assert page.locator(".nothing").is_visible()
+    said = page.locator("#conversation .said").first.text_content().split()[0]
+    page.fill("#query", said)
+    page.locator("#conversation mark").first.wait_for()
+
+
 @pytest.mark.parametrize("name", sorted(path.name for path in DATA.glob("*.json")))
 def test_every_body_opens(open_page: Open, name: str) -> None:
     body = (DATA / name).read_bytes()

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from turnloom.inspector._inspection import Inspection
 from turnloom.inspector._same_text import Ends, with_plain_calls, without_thinking
 from turnloom.inspector._second_pass import Part, Step, common_prefix
-from turnloom.inspector._tokenizer import TokenText
+from turnloom.inspector._tokenizer import NO_CHARACTER, TokenText
 
 
 class DriftCause(NamedTuple):
@@ -111,9 +111,11 @@ class Causes:
 
     def _changes(self, step: Step, start: int, end: int) -> tuple[str, ...]:
         """The fewest changes that, undone in both, make the prompt repeat the answer."""
-        ours = self._text.text(step.held_ids[start:end].tolist())
-        window = start + _WINDOW * (end - start) + 1024
-        theirs = self._text.text(step.prompt_ids[start:window].tolist())
+        held = step.held_ids[start:end]
+        prompt = step.prompt_ids[start : start + _WINDOW * len(held) + 1024]
+        ours, theirs = self._text.text(held.tolist()), self._text.text(prompt.tolist())
+        if not ours or NO_CHARACTER in ours or self._text.unknown([*held.tolist(), *prompt.tolist()]):
+            return ()  # texts with holes can agree where the tokens do not
         if theirs.startswith(ours):
             return ("retokenized",)
         for number in range(1, len(_UNDO) + 1):
@@ -137,17 +139,24 @@ class Causes:
         """What else a prompt can be that leaves a row: another conversation's, or one that lost some of its history."""
         if any(common_prefix(ids, step.prompt_ids) > max(matched, start) for ids, start in step.other_rows):
             return "sub_agent"
-        prompt = _words(self._text.text(step.prompt_ids.tolist()))
-        has_task, has_system = ([words in prompt for words in said] for said in (self._task, self._system))
-        if self._task and not any(has_task) and not any(has_system):
-            return "sub_agent"
-        if not all(has_task) or not all(has_system) or not self._task or len(step.prompt_ids) >= len(step.held_ids):
+        if not self._task or self._text.unknown(step.prompt_ids.tolist()):
             return "unknown"
-        others = [
-            self._text.text(step.held_ids[start:end].tolist()) for start, end in answers if (start, end) != answer
-        ]
-        is_gone = any(_words(self._ends.stripped(text)) not in prompt for text in others)
+        text = self._text.text(step.prompt_ids.tolist())
+        prompt = _words(text)
+        asked = [words in prompt for words in self._task + self._system]
+        if self._system and not any(asked):
+            return "sub_agent"
+        if not all(asked) or len(step.prompt_ids) >= len(step.held_ids):
+            return "unknown"
+        others = [self._text.text(step.held_ids[slice(*other)].tolist()) for other in answers if other != answer]
+        essence = _essence(text)
+        is_gone = any(_essence(self._ends.stripped(other)) not in essence for other in others)
         return "compaction" if answer is None or is_gone else "unknown"
+
+
+def _essence(text: str) -> str:
+    """What is left of a text, however a template writes it."""
+    return _words(without_thinking(with_plain_calls(text)))
 
 
 def _answers(parts: Iterable[Part]) -> Iterator[tuple[int, int]]:

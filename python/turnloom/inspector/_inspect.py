@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 from itertools import pairwise
 from typing import Any, Final
@@ -80,7 +79,7 @@ def inspect_run(
         turns=tuple(_inspected_turns(rollout, items, steps, text, causes)),
         rows=inspected_rows,
         messages_after=messages_from_agent_output(items[rollout.turns[-1].item_index + 1 if rollout.turns else 0 :]),
-        unknown_ids=None if text is None else _unknown_ids(inspected_rows, text),
+        unknown_ids=None if text is None else sum(text.unknown(row.ids.tolist()) for row in rows),
     )
 
 
@@ -94,11 +93,6 @@ def _input_messages(document: Any) -> list[dict[str, Any]]:
     if isinstance(given, str):
         return [{"role": "user", "content": given}]
     return messages_from_agent_output(given) if isinstance(given, list) else []
-
-
-def _unknown_ids(rows: Iterable[InspectedRow], text: TokenText) -> int:
-    counts = Counter(token_id for row in rows for segment in row.segments for token_id in segment.ids)
-    return sum(count for token_id, count in counts.items() if text.is_unknown(token_id))
 
 
 # Rows

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from turnloom._exceptions import ConfigError
 
-_NO_CHARACTER: Final = "\ufffd"
+NO_CHARACTER: Final = "\ufffd"
+"""What stands for bytes that are no text."""
 _MAX_TOKENS_OF_A_CHARACTER: Final = 4
 """A character has up to four bytes in UTF-8, and a token at least one."""
 
@@ -71,13 +73,17 @@ class TokenText:
                 before, done, shown = end, end, ""
                 continue
             text = self.text(ids[before:end])
-            if text.endswith(_NO_CHARACTER) and end - done < _MAX_TOKENS_OF_A_CHARACTER and end < len(ids):
+            if text.endswith(NO_CHARACTER) and end - done < _MAX_TOKENS_OF_A_CHARACTER and end < len(ids):
                 continue
             added = text.removeprefix(shown) if text.startswith(shown) else self.text(ids[done:end])
             pieces += [""] * (end - 1 - done) + [added]
             before, done = done, end
             shown = self.text(ids[before:end])
         return pieces
+
+    def unknown(self, ids: Iterable[int]) -> int:
+        """How many of the ids the vocabulary surely lacks. They have no text."""
+        return sum(count for token_id, count in Counter(ids).items() if self.is_unknown(token_id))
 
     def is_unknown(self, token_id: int) -> bool:
         """Whether the vocabulary surely lacks the id."""

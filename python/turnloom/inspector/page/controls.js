@@ -26,7 +26,7 @@ document.addEventListener("keydown", (event) => {
     if (event.key === "Escape") element("stream").focus();
     return;
   }
-  if (event.ctrlKey || event.metaKey || event.altKey || element("keys").open || !stream.length) return;
+  if (event.ctrlKey || event.metaKey || event.altKey || element("keys").open) return;
   const act = actions.get(event.key);
   if (act) {
     event.preventDefault();

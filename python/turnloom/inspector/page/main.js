@@ -152,7 +152,7 @@ if (stream.length) {
   new ResizeObserver(() => overview.draw(streamList)).observe(element("overview"));
   element("overview").addEventListener("click", (event) => streamList.show(blockOfToken(overview.tokenAt(event))));
 } else {
-  element("stream").append(make("p", "nothing", "No item of this answer has sound token ids: there is nothing to train on."));
+  element("stream").replaceChildren(make("p", "nothing", "No item of this answer has sound token ids: there is nothing to train on."));
   element("overview").hidden = true;
 }
 streamList.update();

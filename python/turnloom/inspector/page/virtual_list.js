@@ -124,6 +124,7 @@ class VirtualList {
 
   // Scrolls to a block; `find(node)` may name the element in it that has to be seen.
   show(index, find) {
+    if (!this.count) return;
     this.scroller.scrollTop = this.tops[index];
     this.update();
     this.scroller.scrollTop = this.tops[index];
