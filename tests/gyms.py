@@ -23,8 +23,15 @@ AGENTS = (WEATHER, STEPS, COUNTER, TRIVIA, REWARDS)
 WEATHER_TOOLS = "example_single_tool_call"
 MODEL = "policy_model"
 
+WEATHER_TOO = "second_weather_agent"
 WITHOUT_IDS = "agent_without_ids"
-_SERVERS_WITHOUT_IDS = f"""\
+_MORE_SERVERS = f"""\
+{WEATHER_TOO}:
+  responses_api_agents:
+    simple_agent:
+      entrypoint: app.py
+      resources_server: {{type: resources_servers, name: {WEATHER_TOOLS}}}
+      model_server: {{type: responses_api_models, name: {MODEL}}}
 policy_model_without_ids:
   responses_api_models:
     vllm_model:
@@ -56,13 +63,14 @@ class Gym:
 
     Attributes:
         agents: the URLs of the five agents, by name.
-        agent_without_ids: the URL of an agent whose model server has `return_token_id_information` off.
+        more_agents: the URLs of one that is as `WEATHER`, and of one whose model server has
+            `return_token_id_information` off.
         head: the URL of the head server.
     """
 
     def __init__(self, launcher: Path, folder: Path) -> None:
-        more = folder / "without_ids.yaml"
-        more.write_text(_SERVERS_WITHOUT_IDS)
+        more = folder / "more.yaml"
+        more.write_text(_MORE_SERVERS)
         environments = [environment_of(agent) for agent in AGENTS]
         log = folder / "launcher.log"
         with log.open("w") as errors:
@@ -78,7 +86,7 @@ class Gym:
         assert line, log.read_text()
         state = json.loads(line)
         self.agents: dict[str, str] = {name: state["agents"][name] for name in AGENTS}
-        self.agent_without_ids: str = state["agents"][WITHOUT_IDS]
+        self.more_agents: dict[str, str] = {name: state["agents"][name] for name in (WEATHER_TOO, WITHOUT_IDS)}
         self.head: str = state["head"]
         self._servers: dict[str, dict[str, Any]] = state["servers"]
         self._policy: str = state["stub"]

@@ -1,6 +1,7 @@
 """Rows through a real NeMo Gym: its agents, over a policy server that the rows steer."""
 
 import asyncio
+import json
 
 import pytest
 
@@ -8,10 +9,6 @@ import turnloom
 from gyms import AGENTS, COUNTER, REWARDS, STEPS, TRIVIA, WEATHER, WITHOUT_IDS, run
 
 pytestmark = [pytest.mark.gym, pytest.mark.timeout(400)]
-
-
-def test_the_head_server_tells_where_the_agents_are(gym):
-    assert turnloom.GymClient.discover(gym["head"]) == gym["agents"]
 
 
 @pytest.mark.parametrize(
@@ -31,6 +28,12 @@ async def test_rows_reach_the_agent_that_they_name(gym, agent, directive, reward
     assert (rollout.outcome, rollout.reward, rollout.agent) == ("ok", reward, agent), rollout.reason
     assert (len(rollout.turns), rollout.drift.clean, len(rollout.rows)) == (turns, turns - 1, 1)
     assert rollout.rows[0].completion_mask.sum() == sum(turn.output_tokens for turn in rollout.turns)
+
+
+def test_the_head_server_tells_where_the_agents_are(gym):
+    assert turnloom.GymClient.discover(gym.head) == gym.agents | gym.more_agents
+    with pytest.raises(turnloom.ConfigError, match="no head server"):
+        turnloom.GymClient.discover(gym.agents[WEATHER])
 
 
 async def test_a_row_without_a_name_goes_to_the_first_agent(gym):
@@ -111,7 +114,7 @@ async def test_a_context_that_grows_too_long_keeps_the_good_turns(gym):
 
 
 async def test_without_token_ids_the_setting_to_turn_on_is_named(gym):
-    rollout = await run({WITHOUT_IDS: gym.agent_without_ids}, gym.row(WEATHER, "calls=2") | {"agent_ref": None})
+    rollout = await run({WITHOUT_IDS: gym.more_agents[WITHOUT_IDS]}, gym.row(WEATHER, "calls=2") | {"agent_ref": None})
     assert (rollout.outcome, rollout.reward, rollout.rows, rollout.turns) == ("no_tokens", None, (), ())
     assert "set return_token_id_information: true on NeMo Gym's model server" in rollout.reason
     assert "2 function_call, 2 function_call_output, 1 message" in rollout.reason
@@ -130,14 +133,19 @@ async def test_nulls_that_nobody_meant_do_not_cost_the_token_ids(gym):
     assert (rollout.outcome, len(rollout.turns)) == ("ok", 2), rollout.reason
 
 
-async def test_fields_of_a_caller_pass_through_the_agent(gym):
+async def test_fields_of_a_caller_reach_the_environment(gym):
     fields = {"_ng_task_index": 7, "_ng_rollout_index": 1, "_ng_attempt_index": 0, "_ng_rollout_id": "a-7.1"}
     async with turnloom.GymClient(gym.agents, run_timeout=120) as client:
         for agent in AGENTS:
             row = gym.row(agent, "calls=1")
             rollout = await client.run(row, max_tokens=1000, temperature=1.0, top_p=1.0, fields=fields)
             assert rollout.outcome == "ok", rollout.reason
-            assert rollout.metrics.keys().isdisjoint(fields)
+        # An environment that misses something says what it got.
+        row = {"agent_ref": {"name": COUNTER}, "responses_create_params": {"input": "add 1"}}
+        refused = await client.run(row, max_tokens=1000, temperature=1.0, top_p=1.0, fields=fields)
+    assert refused.outcome == "http_error"
+    assert json.dumps(fields, separators=(",", ":"))[1:-1] in refused.error.body.replace("\\", "")
+    assert "_ng_rollout_id='a-7.1'" in refused.reason
 
 
 async def test_what_the_agent_refuses_is_told(gym):

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 import turnloom
-from gyms import COUNTER, MODEL, WEATHER, WEATHER_TOOLS, Gym, wait_until
+from gyms import COUNTER, MODEL, WEATHER, WEATHER_TOO, WEATHER_TOOLS, Gym, wait_until
 
 pytestmark = [pytest.mark.gym, pytest.mark.timeout(400)]
 
@@ -73,6 +73,31 @@ async def test_a_dead_agent_is_disconnected_then_unreachable_then_back(gym_to_br
         await asyncio.to_thread(wait_until, lambda: gym_to_break.answers(WEATHER))
         rollout = await client.run(row, max_tokens=1000, temperature=1.0, top_p=1.0)
         assert (rollout.outcome, rollout.reward) == ("ok", 1.0), rollout.reason
+
+
+async def test_a_dead_replica_costs_what_it_was_at_work_on_until_it_is_back(gym_to_break):
+    first, second = gym_to_break.agents[WEATHER], gym_to_break.more_agents[WEATHER_TOO]
+
+    async def rollouts(directive: str) -> list[turnloom.Rollout]:
+        row = gym_to_break.row(WEATHER, directive)
+        return await asyncio.gather(*(client.run(row, max_tokens=1000, temperature=1.0, top_p=1.0) for _ in range(4)))
+
+    async with turnloom.GymClient({WEATHER: [first, second]}) as client:
+        before = gym_to_break.model_calls()
+        at_work = asyncio.create_task(rollouts(f"calls={CALLS} slow=0.4"))
+        await asyncio.to_thread(wait_until, lambda: gym_to_break.model_calls() >= before + 8)
+        start_again = gym_to_break.kill(WEATHER)
+        ended = {(rollout.server, rollout.outcome) for rollout in await at_work}
+        assert ended == {(first, "disconnected"), (second, "ok")}
+        ended = {(rollout.server, rollout.outcome) for rollout in await rollouts("calls=1")}
+        assert ended == {(second, "ok")}
+        start_again()
+        await asyncio.to_thread(wait_until, lambda: gym_to_break.answers(WEATHER))
+        async with asyncio.timeout(60):
+            while first not in {rollout.server for rollout in await rollouts("calls=1")}:
+                pass
+        ended = {(rollout.server, rollout.outcome) for rollout in await rollouts("calls=1")}
+        assert ended == {(first, "ok"), (second, "ok")}
 
 
 async def test_when_nemo_gym_shuts_down_its_runs_have_failed_by_name(gym_to_break):
