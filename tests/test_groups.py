@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 import turnloom
 from made_rollouts import CLEAN, FORK, REALIGN, failed, rollout
 from turnloom import Turn
-from turnloom._groups import DenseIds, OpenRows, WantedTurns, agent_for, check_rows, only_members, train_only
-from turnloom._groups._scoring import ROLLOUTS_WITHOUT_ROWS
+from turnloom._groups import DenseIds, check_rows, only_members, positions
+from turnloom._groups._rows import agent_for, with_prompt
+from turnloom._groups._scoring import ROLLOUTS_WITHOUT_ROWS, WantedTurns, train_only
 
 # Rows
 
@@ -69,7 +70,7 @@ def test_what_has_no_rows_is_told(dataset: Any, said: str) -> None:
 @pytest.mark.parametrize("wrong", [None, "{}", 7])
 def test_a_stream_of_what_are_no_rows_is_refused_row_by_row(wrong: Any) -> None:
     with pytest.raises(turnloom.ConfigError, match=r"a row is a mapping"):
-        OpenRows(2).open(0, wrong)
+        with_prompt(wrong)
 
 
 def test_the_agent_of_a_row_that_was_never_sent() -> None:
@@ -80,17 +81,26 @@ def test_the_agent_of_a_row_that_was_never_sent() -> None:
     assert agent_for({"nemo_gym_row": "{"}, agents) is None
 
 
-def test_a_groups_row_is_held_until_its_last_rollout_has_begun() -> None:
-    rows = OpenRows(2)
-    opened = rows.open(5, row(answer=4))
-    assert opened["prompt"] == [{"role": "user", "content": "hi"}]
-    assert rows.take(5) is opened
-    assert rows.open(5, row(answer=4)) is opened
-    assert rows.take(5) is opened
-    with pytest.raises(KeyError):
-        rows.take(5)
-    assert rows.open(6, row(prompt="mine"))["prompt"] == "mine"
-    assert rows.open(7, row(prompt=None))["prompt"] == [{"role": "user", "content": "hi"}]
+def test_a_row_has_a_prompt_its_own_or_what_the_agent_is_asked() -> None:
+    assert with_prompt(row(answer=4)) == row(answer=4, prompt=[{"role": "user", "content": "hi"}])
+    assert with_prompt(row(prompt="mine"))["prompt"] == "mine"
+    assert with_prompt(row(prompt=None))["prompt"] == [{"role": "user", "content": "hi"}]
+
+
+@pytest.mark.parametrize("start", [0, 2])
+def test_rows_have_their_positions_also_after_a_resume_and_over_epochs(start: int) -> None:
+    dataset = [row(answer=number) for number in range(3)]
+    numbered = positions(iter(dataset[start:]), dataset, start=start)
+    taken = [(position, each["answer"]) for position, each in (next(numbered) for _ in range(8))]
+    assert taken == [(number % 3, number % 3) for number in range(start, start + 8)]
+
+
+def test_a_dataset_that_can_be_read_only_once_is_told_at_its_end() -> None:
+    once = iter([row()])
+    numbered = positions(once, once, start=0)
+    assert next(numbered) == (0, row())
+    with pytest.raises(turnloom.ConfigError, match="can be read only once"):
+        next(numbered)
 
 
 # Groups

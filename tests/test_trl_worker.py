@@ -79,6 +79,9 @@ def test_unknown_agents_are_found_when_the_worker_is_made() -> None:
         ({"train_turn_fn": lambda turn: True}, r"train_turn_fn=<function .*lambda.*module-level function"),
         ({"reward_funcs": [lambda **_: [1.0]]}, r"reward_funcs=<function .*lambda.*module-level function"),
         ({"train_turn_fn": "later"}, "train_turn_fn='later': a function"),
+        ({"on_failure": "again"}, "on_failure='again'"),
+        ({"max_attempts": 2}, "max_attempts=2 has no effect without on_failure='retry'"),
+        ({"max_staleness": -1}, "max_staleness=-1"),
     ],
 )
 def test_settings_that_cannot_work_are_refused_when_the_worker_is_made(settings: dict[str, Any], said: str) -> None:
@@ -105,6 +108,9 @@ def test_every_setting_of_trls_worker_and_of_ours_is_known() -> None:
         queue_maxsize=3,
         branches="best",
         train_turn_fn=functools.partial(later_turn),
+        on_failure="retry",
+        max_attempts=np.int64(2),
+        max_staleness=3,
         reward_funcs=(broken_reward,),
     )
     assert worker._loop_kwargs["reward_funcs"] == [broken_reward]

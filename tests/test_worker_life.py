@@ -201,6 +201,16 @@ def test_a_failure_is_told_after_every_sample_was_read() -> None:
         assert process.exitcode == 1
 
 
+def test_a_run_that_can_only_fail_is_told_by_the_health_check() -> None:
+    with FakeAgent(answering(422)) as agent, started(agent.url) as worker:
+        assert ends_within(30, pid_of(worker))
+        with pytest.raises(RuntimeError) as caught:
+            worker.check_health(300)
+    told = str(caught.value.__cause__)
+    assert told.startswith("ConfigError: 8 groups in a row ended without one scored rollout")
+    assert "HTTP 422: the agent does not take this row; the body begins '\"it broke\"'" in told
+
+
 def test_a_death_in_the_middle_of_a_sample_is_told_at_once() -> None:
     with FakeAgent(answering(big_answer)) as agent, started(agent.url) as worker:
         until(worker, lambda: not worker.rollout_buffer.empty())

@@ -92,6 +92,11 @@ class Run:
         self.stop = asyncio.Event()
         self.work = asyncio.create_task(loop._run_loops(self.stop))
 
+    def close(self) -> None:
+        """Leave nothing behind of a loop whose work is done."""
+        self.loop._loop.close()
+        self.loop._tool_pool.shutdown()
+
     async def samples(self, count: int) -> list[Any]:
         """The next samples that the trainer would get."""
         return [await self._one_sample() for _ in range(count)]
@@ -115,8 +120,7 @@ async def running(behave: Callable[[AgentCall], Any], dataset: Any, **settings: 
         finally:
             run.stop.set()
             (error,) = await asyncio.gather(run.work, return_exceptions=True)
-            run.loop._loop.close()
-            run.loop._tool_pool.shutdown()
+            run.close()
         if error is not None:
             raise error
 

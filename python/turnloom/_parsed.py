@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -30,6 +31,11 @@ def decode(residual: bytes) -> Any:
 def new_rollout_id() -> str:
     """32 hexadecimal digits that nobody else draws: the system's randomness, which seeds and forks do not repeat."""
     return os.urandom(16).hex()
+
+
+def is_rollout_id(value: Any) -> bool:
+    """Whether it could be one of them."""
+    return isinstance(value, str) and re.fullmatch("[0-9a-f]{32}", value) is not None
 
 
 class Members(Mapping[str, Any]):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from turnloom._exceptions import TurnloomError, UnscorableRollout
 from turnloom._gym import messages_from_agent_output
-from turnloom._parsed import Parsed, as_number, decode, new_rollout_id, nothing
+from turnloom._parsed import Parsed, as_number, decode, is_rollout_id, new_rollout_id, nothing
 
 Outcome = Literal[
     "malformed",
@@ -209,6 +209,14 @@ class Rollout:
         self._parsed = parsed if parsed is not None else nothing()
         self.id = new_rollout_id() if parsed is None else parsed.rollout_id
         self._request_fields: frozenset[str] = frozenset()
+
+    def _take_id(self, rollout_id: Any) -> None:
+        """Be known, with its rows, by the id that the request had, if it is one as ours are."""
+        if not is_rollout_id(rollout_id):
+            return
+        self.id = rollout_id
+        self.rows = tuple(replace(row, rollout_id=rollout_id) for row in self.rows)
+        self.unscored_rows = tuple(replace(row, rollout_id=rollout_id) for row in self.unscored_rows)
 
     def __repr__(self) -> str:
         said = f"reward={self.reward}" if self.outcome == "ok" else f"reason={self.reason!r}"

@@ -168,7 +168,8 @@ class GymClient:
             max_tokens: bounds the generated tokens of each model call.
             temperature: of the sampling; replaces the row's own.
             top_p: likewise.
-            fields: members of the request, sent as they are, over the row's own; such as `_ng_rollout_id`.
+            fields: members of the request, sent as they are, over the row's own. A `_ng_rollout_id` of 32 hexadecimal
+                digits is the rollout's `id`, too.
 
         Raises:
             ConfigError: the row is none, names an agent that there isn't, or the client is not open in this event loop.
@@ -180,6 +181,8 @@ class GymClient:
         with self._recording(body) as recording:
             rollout = await self._rollout(agent, request, body, recording)
             rollout._request_fields = frozenset(request)
+            if fields:
+                rollout._take_id(fields.get("_ng_rollout_id"))
             if recording is not None:
                 recording.end(rollout)
         return rollout

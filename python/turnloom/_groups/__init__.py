@@ -1,15 +1,15 @@
 """From dataset rows to groups and their members: what is known of them, whoever the trainer is."""
 
-from turnloom._groups._rows import OpenRows, agent_for, check_rows, with_prompt
-from turnloom._groups._scoring import DenseIds, WantedTurns, only_members, train_only
+from turnloom._groups._policy import GroupPolicy
+from turnloom._groups._rows import check_rows, positions
+from turnloom._groups._runner import GroupRunner
+from turnloom._groups._scoring import DenseIds, only_members
 
 __all__ = [
     "DenseIds",
-    "OpenRows",
-    "WantedTurns",
-    "agent_for",
+    "GroupPolicy",
+    "GroupRunner",
     "check_rows",
     "only_members",
-    "train_only",
-    "with_prompt",
+    "positions",
 ]

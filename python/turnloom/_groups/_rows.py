@@ -1,4 +1,4 @@
-"""The dataset's rows: looked at before any is sent, and at hand until each rollout of their group has begun."""
+"""The dataset's rows: which come when, and whether an agent could take them."""
 
 from __future__ import annotations
 
@@ -56,22 +56,24 @@ def agent_for(row: Mapping[str, Any], agents: Iterable[str]) -> str | None:
         return None
 
 
-class OpenRows:
-    """The dataset row of each group, until its last rollout has begun."""
+def positions(
+    first_epoch: Iterator[Mapping[str, Any]], dataset: Iterable[Mapping[str, Any]], *, start: int
+) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Each row with its position in the dataset, epoch after epoch without end.
 
-    def __init__(self, group_size: int) -> None:
-        self._group_size = group_size
-        self._open: dict[int, tuple[dict[str, Any], int]] = {}
+    Args:
+        first_epoch: the rows of the first epoch, which may begin in the middle.
+        start: where in the dataset it begins.
 
-    def open(self, group_id: int, row: Mapping[str, Any]) -> dict[str, Any]:
-        """The group's row with its prompt; the same object for each of its rollouts."""
-        if group_id not in self._open:
-            self._open[group_id] = (with_prompt(row), self._group_size)
-        return self._open[group_id][0]
-
-    def take(self, group_id: int) -> dict[str, Any]:
-        """The row for one rollout of the group."""
-        row, left = self._open.pop(group_id)
-        if left > 1:
-            self._open[group_id] = (row, left - 1)
-        return row
+    Raises:
+        ConfigError: an epoch has no rows.
+    """
+    epoch = enumerate(first_epoch, start)
+    while True:
+        is_empty = True
+        for position, row in epoch:
+            is_empty = False
+            yield position, row
+        if is_empty:
+            raise ConfigError("the dataset gives no rows: it is empty, or can be read only once, as an iterator can")
+        epoch = enumerate(dataset)

@@ -27,6 +27,7 @@ _OF_THE_CLIENT: Final = (
     "record_dir",
     "record_max_bytes",
 )
+_OF_THE_GROUPS: Final = ("on_failure", "max_attempts", "max_staleness")
 
 _AT_LEAST: Final = {"num_generations": 1, "max_inflight_tasks": 1, "score_queue_maxsize": 0, "dataset_start_index": 0}
 """Settings that are integers, and the least that works."""
@@ -87,6 +88,11 @@ def client_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {name: settings[name] for name in _OF_THE_CLIENT if name in settings}
 
 
+def group_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of `GroupPolicy`, as far as they are given."""
+    return {name: settings[name] for name in _OF_THE_GROUPS if name in settings}
+
+
 def known_settings(*classes: type) -> frozenset[str]:
     """The names of the keywords that these classes take, and of our own."""
     named = {
@@ -95,7 +101,7 @@ def known_settings(*classes: type) -> frozenset[str]:
         for parameter in inspect.signature(cls).parameters.values()
         if parameter.kind is not inspect.Parameter.VAR_KEYWORD
     }
-    return frozenset(named - _OF_THE_PROCESS | {*_OF_THE_CLIENT, "train_turn_fn", "prometheus_port"})
+    return frozenset(named - _OF_THE_PROCESS | {*_OF_THE_CLIENT, *_OF_THE_GROUPS, "train_turn_fn", "prometheus_port"})
 
 
 def check_names(settings: Collection[str], known: Collection[str]) -> None:

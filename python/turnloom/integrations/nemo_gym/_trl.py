@@ -6,17 +6,16 @@ What is known of rollouts, groups, failures and metrics stands in `turnloom._gro
 from __future__ import annotations
 
 import asyncio
-import time
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
 from turnloom._client import GymClient
 from turnloom._exceptions import ConfigError
-from turnloom._groups import DenseIds, OpenRows, WantedTurns, agent_for, check_rows, only_members
+from turnloom._groups import DenseIds, GroupPolicy, GroupRunner, check_rows, only_members, positions
 from turnloom._gym import checked_sampling
 from turnloom._metrics import Ledger, reports
-from turnloom._rollout import Rollout
 from turnloom.integrations.nemo_gym._printing import printable
 from turnloom.integrations.nemo_gym._process import (
     EndsWell,
@@ -33,6 +32,7 @@ from turnloom.integrations.nemo_gym._settings import (
     check_tokenizer,
     client_settings,
     eos_token_ids,
+    group_settings,
     known_settings,
     published_adapter,
     reward_functions,
@@ -58,6 +58,9 @@ __all__ = ["AsyncGRPOConfig", "AsyncGRPOTrainer", "AsyncRolloutWorker", "NemoGym
 
 RewardFuncs = Callable[..., Any] | Sequence[Callable[..., Any]]
 
+WATCH_S: Final = 0.5
+"""How often the loop looks at what changes by itself: the policy's version."""
+
 _FAILED: Final[tuple[list[Any], list[int], list[Any], int, int, None]] = ([], [], [], 0, 0, None)
 """TRL's tuple for a rollout that cannot be scored."""
 
@@ -70,18 +73,17 @@ class NemoGymRolloutLoop(_AsyncRolloutLoop):  # type: ignore[misc]
             first agent.
         run_timeout: seconds without data after which a rollout is given up (stock NeMo Gym sends nothing until a run
             is over, so there it bounds the whole run).
-        **kwargs: what TRL's loop takes, and besides `deadline`, `max_concurrency`, `branches`, `honor_mask_sample`,
-            `train_turn_fn`, `record_dir` and `record_max_bytes` (see `NemoGymRolloutWorker`).
+        **kwargs: what TRL's loop takes, and the settings of `NemoGymRolloutWorker`.
     """
 
     _provides_rollout_reward = True
 
     def __init__(self, agent_servers: dict[str, str | list[str]], run_timeout: float = 300.0, **kwargs: Any) -> None:
         train_turn_fn = kwargs.pop("train_turn_fn", None)
-        self._wanted_turns = None if train_turn_fn is None else WantedTurns(train_turn_fn)
         self._prometheus_port = kwargs.pop("prometheus_port", None)
         gym_settings = {name: kwargs.pop(name) for name in client_settings(kwargs)}
         self._prints_samples = kwargs.pop("log_completions", False)
+        policy = GroupPolicy(**{name: kwargs.pop(name) for name in group_settings(kwargs)})
         leave_interrupts_to_the_trainer()
         log_to_stderr()
         # TRL would refuse a chat template that it cannot parse responses of; here nothing is parsed.
@@ -93,12 +95,20 @@ class NemoGymRolloutLoop(_AsyncRolloutLoop):  # type: ignore[misc]
         self._gym = GymClient(
             agent_servers, run_timeout=run_timeout, fork_threshold_tokens=self._fork_threshold_tokens, **gym_settings
         )
-        self._agents = tuple(agent_servers)
-        self._open_rows = OpenRows(self.num_generations)
         self._dense_ids = DenseIds()
         self._ledger = Ledger()
-        self._running: set[asyncio.Task[Any]] = set()
-        self._stopping = False
+        self._runner = GroupRunner(
+            self._gym,
+            self._ledger,
+            agents=tuple(agent_servers),
+            group_size=self.num_generations,
+            policy=policy,
+            train_turn_fn=train_turn_fn,
+            deadline=gym_settings.get("deadline"),
+            sampling={"max_tokens": self.max_tokens, "temperature": self.temperature, "top_p": self.top_p},
+        )
+        start = kwargs.get("dataset_start_index", 0)
+        self._positions = positions(self._dataset_iter, self.dataset, start=start % len(self.dataset) if start else 0)
 
     async def _run_loops(self, stop_event: asyncio.Event) -> None:
         """Generate and score until `stop_event` is set, or one of the loops fails; runs in flight are given up."""
@@ -107,7 +117,7 @@ class NemoGymRolloutLoop(_AsyncRolloutLoop):  # type: ignore[misc]
             loops = [
                 asyncio.create_task(self._generate_loop(stop_event=stop_event)),
                 asyncio.create_task(self._score_loop(stop_event=stop_event)),
-                asyncio.create_task(self._give_up_when(stop_event)),
+                asyncio.create_task(self._watch_until(stop_event)),
             ]
             try:
                 await asyncio.gather(*loops)
@@ -117,66 +127,43 @@ class NemoGymRolloutLoop(_AsyncRolloutLoop):  # type: ignore[misc]
                 self._ledger.metrics.push(self._metrics_queue, self._gym.agents)
         leave_unread(self.rollout_buffer, self._metrics_queue)
 
-    async def _give_up_when(self, stop_event: asyncio.Event) -> None:
-        await stop_event.wait()
-        self._stopping = True
-        for rollout in self._running:
-            rollout.cancel()
+    async def _watch_until(self, stop_event: asyncio.Event) -> None:
+        while not stop_event.is_set():
+            self._runner.look(self.model_version)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stop_event.wait(), WATCH_S)
+        self._runner.stop()
 
     def _repeat_iterator(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        for group_id, row in super()._repeat_iterator():
-            yield group_id, self._open_rows.open(group_id, row)
+        for group_id, (position, row) in enumerate(self._positions):
+            opened = self._runner.open(group_id, row, position=position, version=self.model_version)
+            yield from [(group_id, opened)] * self.num_generations
 
     async def _generate_one(
         self, prompt: Any, tool_dict: Any = None, tools: Any = None, group_id: int = 0
     ) -> tuple[list[Any], list[int], list[Any], int, int, float | None]:
-        began = time.monotonic()
-        row = self._open_rows.take(group_id)
-        agent = agent_for(row, self._agents)
-        self._ledger.enter_sent(agent)
-        rollout = await self._run(row)
-        if rollout is None:
-            self._ledger.enter_cancelled(agent)
+        rollout = await self._runner.run(group_id)
+        if rollout is None or rollout.outcome != "ok":
             return _FAILED
-        latency_s = time.monotonic() - began
-        self._ledger.enter(rollout, latency_s=latency_s)
-        if rollout.outcome != "ok":
-            return _FAILED
-        rows = rollout.rows if self._wanted_turns is None else self._wanted_turns.rows_of(rollout)
         ids = rollout.generated_ids()
         self._push_rollout_metrics(
             turns=len(rollout.turns),
-            sequences=len(rows),
+            sequences=len(rollout.rows),
             completion_ids=ids,
             tally={name: float(count) for name, count in asdict(rollout.drift).items()},
             loop_exhausted=False,
-            duration_s=latency_s,
+            duration_s=rollout.timing.total_s,
         )
         sequences = [
-            TrainingSequence(each.input_ids, each.completion_mask, each.old_log_probs, each.rollout_id) for each in rows
+            TrainingSequence(row.input_ids, row.completion_mask, row.old_log_probs, row.rollout_id)
+            for row in rollout.rows
         ]
         return rollout.messages(), ids, sequences, 0, 0, rollout.reward
 
-    async def _run(self, row: dict[str, Any]) -> Rollout | None:
-        """One rollout; None when it was given up."""
-        task = asyncio.current_task()
-        assert task is not None
-        if self._stopping:
-            return None
-        self._running.add(task)
-        try:
-            return await self._gym.run(row, max_tokens=self.max_tokens, temperature=self.temperature, top_p=self.top_p)
-        except asyncio.CancelledError:
-            if not self._stopping:
-                raise
-            task.uncancel()
-            return None
-        finally:
-            self._running.discard(task)
-
     async def _score_group(self, group: Any) -> list[Any]:
         """Score those members alone that have a reward: the others belong to no mean, nor to a reward function."""
-        kept = [index for index, reward in enumerate(group.rollout_rewards) if reward is not None]
+        is_wanted = self._runner.close(group.group_id)
+        kept = [index for index, reward in enumerate(group.rollout_rewards) if is_wanted and reward is not None]
         samples: list[Any] = await super()._score_group(only_members(group, kept)) if kept else []
         number = self._dense_ids.number(group.group_id, has_rows=bool(samples))
         for sample in samples:
@@ -217,6 +204,13 @@ class NemoGymRolloutWorker(EndsWell, AsyncRolloutWorker):  # type: ignore[misc]
         branches: which open rows a prompt may continue, as in `RunParser`.
         honor_mask_sample: whether the environment's `mask_sample` keeps a rollout out of the training.
         train_turn_fn: which turns are trained, all by default.
+        on_failure: "drop" leaves a failed rollout out of its group; "retry" runs a new one in its place after an
+            `http_error` of status 500 and above, `unreachable`, `agent_failure` or `malformed`. After a `timeout` or
+            `disconnected` the agent may still be at work on it, so that the new one waits until the `deadline` of the
+            old one is over; without a `deadline` there is none.
+        max_attempts: how many rollouts a member of a group may have with "retry", the first included; 3 by default.
+        max_staleness: by how many versions the policy may have moved on before what is in flight of a group is
+            cancelled; by default nothing is. The trainer's own `max_staleness` drops what comes too late.
         record_dir: a folder in which every rollout is recorded, as in `GymClient`.
         record_max_bytes: bounds that folder; its oldest files go.
         prometheus_port: where the process serves its metrics to Prometheus (`http://<host>:<port>/metrics`); by default
@@ -242,13 +236,14 @@ class NemoGymRolloutWorker(EndsWell, AsyncRolloutWorker):  # type: ignore[misc]
     ) -> None:
         check_names(kwargs, known_settings(AsyncRolloutWorker, _AsyncRolloutLoop))
         check_settings(kwargs)
+        GroupPolicy(**group_settings(kwargs))  # raises for what it cannot use, as GymClient below
         checked_sampling(
             max_tokens=max_tokens, temperature=kwargs.get("temperature", 1.0), top_p=kwargs.get("top_p", 1.0)
         )
         check_tokenizer(processing_class)
         rewards = reward_functions(reward_funcs)
         threshold = {name: kwargs[name] for name in ("fork_threshold_tokens",) if name in kwargs}
-        GymClient(agent_servers, **client_settings(kwargs), **threshold)  # raises for what it cannot use
+        GymClient(agent_servers, **client_settings(kwargs), **threshold)
         check_rows(dataset, agent_servers)
         kwargs.setdefault("model_name", getattr(processing_class, "name_or_path", ""))
         kwargs.setdefault("eos_token_ids", eos_token_ids(processing_class))
