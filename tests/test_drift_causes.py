@@ -194,7 +194,7 @@ def test_a_call_with_instructions_of_its_own() -> None:
 def test_a_tokenizer_of_another_model_explains_nothing() -> None:
     """It has no text for these ids, and texts without words are equal."""
     word, away = ids("cat"), [one + 100_000 for one in ASKED]
-    assert causes(told((ASKED, [*word, 100_001]), (ASKED + [*word, 100_003], word))) == [("unknown",)]
+    assert causes(told((ASKED, [*word, 100_001]), ([*ASKED, *word, 100_003], word))) == [("unknown",)]
     assert causes(told((away, [100_001, 100_002]), (away + [100_003] * 3, [100_004]))) == [("unknown",)]
     assert causes(told((away, [100_001, 100_002]), (away[:5] + [100_003] * 3, [100_004]))) == [("unknown",)]
 
