@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from turnloom.testing import FakeAgent, gym_answer
+
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 BLOCK = re.compile(
@@ -39,15 +41,18 @@ def test_every_block_runs_or_says_why_not(path):
 def test_python_blocks(path, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     names = {"__name__": "docs"}
-    for block in blocks(path):
-        if block["language"] != "python":
-            continue
-        if block["why"] is not None:
-            compile(with_files(block["code"]), name(path), "exec")
-            continue
-        exec(compile(block["code"], name(path), "exec"), names)
-        said = re.findall(r"^\s*(?:print\(.*\)  # |# prints: )(.*)$", block["code"], re.M)
-        assert capsys.readouterr().out.splitlines() == said
+    answer = gym_answer({}, turns=[([1, 2], [3], [-0.5]), ([1, 2, 3, 4], [5], [-0.25])], reward=1.0)
+    with FakeAgent(answer) as agent:
+        for block in blocks(path):
+            if block["language"] != "python":
+                continue
+            code = with_files(block["code"]).replace("http://127.0.0.1:8001", agent.url)
+            compiled = compile(code, name(path), "exec")
+            if block["why"] is not None:
+                continue
+            exec(compiled, names)
+            said = re.findall(r"^\s*(?:print\(.*\)  # |# prints: )(.*)$", block["code"], re.M)
+            assert capsys.readouterr().out.splitlines() == said
 
 
 def with_files(code: str) -> str:
