@@ -66,8 +66,12 @@ class Members(Mapping[str, Any]):
         return key in self._spans and self._residual[self._spans[key][0]] in first_bytes
 
     def number(self, key: str) -> float | None:
-        """The value of `key` if it is a number or a boolean; nothing else is decoded."""
-        return as_number(self[key]) if self.begins_with(key, b"-0123456789tfNI") else None
+        """The value of `key` if it is a number or a boolean, infinite where a double cannot hold it, else None."""
+        if not self.begins_with(key, b"-0123456789tfNI"):
+            return None
+        start, end = self._spans[key]
+        text = self._residual[start:end]
+        return float(text == b"true") if text in (b"true", b"false") else float(text)
 
     def size(self, key: str) -> int:
         """Bytes of the value of `key`."""
