@@ -27,6 +27,7 @@ bench: $(VENV)/installed  ## the tables of the README and of docs/
 	$(BIN)/python benches/bench_memory.py $(filter --fast,$(BENCH))
 	$(BIN)/python benches/bench_event_loop.py $(filter --fast,$(BENCH))
 	$(BIN)/python benches/bench_big_answers.py $(filter --fast,$(BENCH))
+	$(BIN)/python benches/bench_records.py $(filter --fast,$(BENCH))
 	$(BIN)/python benches/bench_http.py $(filter --fast,$(BENCH))
 
 soak: $(VENV)/installed  ## 20 minutes of rollouts with faults, each accounted for
