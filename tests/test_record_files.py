@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import turnloom
 from recording import ANSWER, ROW, SAMPLING, assert_same, record
 from turnloom import _records
 from turnloom._records import RecordWriter, _writer
+from turnloom._records._format import Header
 from turnloom.testing import FakeAgent
 
 # --- What damages them ---
@@ -81,6 +83,18 @@ async def test_a_damaged_byte_costs_the_record_it_is_in(three: Any) -> None:
         assert set(told) <= {(str(path), second.offset)}
         missed += not (told or records.problems)
     assert missed <= 4  # bits that only fill up a byte of zstd mean nothing
+
+
+async def test_an_answer_that_ends_before_its_end_is_told(three: Any) -> None:
+    rollouts, path = three
+    record = turnloom.Records(path)[rollouts[2].id]
+    start, whole = record.offset, path.read_bytes()
+    header = Header.from_bytes(whole[start : start + Header.SIZE])
+    assert header is not None
+    shorter = replace(header, body_bytes=header.body_bytes - 20)
+    path.write_bytes(whole[:start] + shorter.to_bytes() + whole[start + Header.SIZE : -20])
+    with pytest.raises(turnloom.MalformedRecord, match=r"[\d,]+ of the [\d,]+ bytes of its answer are there"):
+        turnloom.Records(path)[rollouts[2].id].body()
 
 
 async def test_what_is_no_record_is_passed_over(three: Any) -> None:
@@ -250,7 +264,7 @@ def test_while_the_disk_stalls_the_record_that_most_waits_for_is_dropped(
     disk.let_go.set()
     disk.writer.close()
     assert (disk.writer.counts.written, disk.writer.counts.dropped) == (2, 1)
-    assert turnloom.Records(tmp_path)[rollout.id].timing.body_bytes == 0  # what the client fills
+    assert turnloom.Records(tmp_path)[rollout.id].body() == b"y" * 5000
     assert [line.message.split(": ")[1] for line in caplog.records] == [
         "more arrives than can be compressed and written"
     ]

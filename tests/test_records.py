@@ -116,6 +116,7 @@ async def test_facts_tell_versions_time_settings_and_what_came_out(tmp_path: Pat
     assert found.facts["versions"]["turnloom"] == turnloom.__version__
     assert found.facts["versions"]["python"] == sys.version.split()[0]
     assert [found.facts[name] for name in ("turns", "rows", "tokens", "trained_tokens")] == [2, 1, 6, 3]
+    assert found.facts["body_bytes"] == live.timing.body_bytes
     assert found.facts["began_at"].endswith("+00:00")
     assert found.facts["server"] == live.server
 

@@ -19,7 +19,6 @@ DONE: Final = frozenset({"ok", "masked", "no_tokens", "no_reward"})
 class Result(NamedTuple):
     """What has come of one sample."""
 
-    rollout_id: str
     agent: str
     outcome: Outcome
     reward: float | None
@@ -34,13 +33,13 @@ class Result(NamedTuple):
     def of_record(cls, record: Record) -> Self:
         """As it was recorded."""
         agent, tokens = record.agent or "", record.facts["trained_tokens"]
-        return cls(record.rollout_id, agent, record.outcome, record.reward, tokens)
+        return cls(agent, record.outcome, record.reward, tokens)
 
     @classmethod
     def of_rollout(cls, rollout: Rollout) -> Self:
         """As it has just come."""
         tokens = sum(int(row.completion_mask.sum()) for row in rollout.rows)
-        return cls(rollout.id, rollout.agent or "", rollout.outcome, rollout.reward, tokens)
+        return cls(rollout.agent or "", rollout.outcome, rollout.reward, tokens)
 
 
 @dataclass(frozen=True, slots=True)

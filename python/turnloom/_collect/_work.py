@@ -112,11 +112,10 @@ class Work:
         return summary
 
     def records(self) -> Iterator[Record]:
-        """The one record that counts of each sample that is wanted."""
-        counting = {result.rollout_id for result in self._results.values()}
+        """Those of the samples that are `ok`."""
         for record in Records(self._folder):
             sample = self._state.sample_of(record.request)
-            if sample is not None and sample.rollout_index < self._samples_per_row and record.rollout_id in counting:
+            if sample is not None and sample.rollout_index < self._samples_per_row and record.outcome == "ok":
                 yield record
 
 

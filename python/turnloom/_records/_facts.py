@@ -20,7 +20,7 @@ _OTHERS: Final = ("trl", "transformers", "torch", "vllm")
 """Packages whose versions say something about a rollout, where they are installed."""
 
 
-def facts_of(rollout: Rollout, *, began_at: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+def facts_of(rollout: Rollout, *, body_bytes: int, began_at: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """All facts but the request."""
     return {
         "rollout_id": rollout.id,
@@ -35,6 +35,7 @@ def facts_of(rollout: Rollout, *, began_at: str, settings: Mapping[str, Any]) ->
         "rows": len(rollout.rows),
         "tokens": sum(len(row.input_ids) for row in rollout.rows),
         "trained_tokens": sum(int(row.completion_mask.sum()) for row in rollout.rows),
+        "body_bytes": body_bytes,
         "timing": asdict(rollout.timing),
         "settings": dict(settings),
         "versions": versions(),

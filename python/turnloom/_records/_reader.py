@@ -32,7 +32,7 @@ class Record:
         path: the file it is in.
         offset: where in it.
         facts: all that is told of it, as JSON has it: what the properties give, and `server`, `began_at`, `versions`,
-            `turns`, `rows`, `tokens`, `trained_tokens`, `reason`, `error`.
+            `body_bytes`, `turns`, `rows`, `tokens`, `trained_tokens`, `reason`, `error`.
     """
 
     def __init__(self, path: Path, offset: int, header: Header, facts: Mapping[str, Any]) -> None:
@@ -43,7 +43,7 @@ class Record:
         self._header = header
 
     def __repr__(self) -> str:
-        return f"<Record {self.rollout_id} {self.outcome} agent={self.agent!r} body_bytes={self.timing.body_bytes}>"
+        return f"<Record {self.rollout_id} {self.outcome} agent={self.agent!r} body_bytes={self.facts['body_bytes']}>"
 
     @property
     def request(self) -> dict[str, Any]:
@@ -96,8 +96,8 @@ class Record:
                     yield chunk
             except ValueError as error:
                 raise self._damaged(str(error)) from error
-        if received != self.timing.body_bytes:
-            raise self._damaged(f"its answer has {received} bytes of {self.timing.body_bytes}")
+        if received != self.facts["body_bytes"]:
+            raise self._damaged(f"{received:,} of the {self.facts['body_bytes']:,} bytes of its answer are there")
 
     def body(self) -> bytes:
         """The answer, byte for byte as the parser got it, decompressed; of a failed rollout what there was.

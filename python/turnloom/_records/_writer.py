@@ -231,6 +231,7 @@ class Recording:
         self._request = request
         self._settings = settings
         self._began_at = datetime.now(UTC).isoformat(timespec="milliseconds")
+        self._body_bytes = 0
         self._ended = False
         self._over = False  # written, dropped or given up
         self._parts: deque[bytes | _End] = deque()  # what waits for the thread
@@ -239,6 +240,7 @@ class Recording:
 
     def chunk(self, chunk: bytes) -> None:
         """The next bytes of the answer."""
+        self._body_bytes += len(chunk)
         if chunk and not self._over:
             self._writer._offer(self, chunk)
 
@@ -246,7 +248,7 @@ class Recording:
         """The rollout has ended: write its record."""
         self._ended = True
         if not self._over:
-            facts = facts_of(rollout, began_at=self._began_at, settings=self._settings)
+            facts = facts_of(rollout, body_bytes=self._body_bytes, began_at=self._began_at, settings=self._settings)
             self._writer._offer(self, _End(rollout.id, to_line(facts, self._request)))
 
     def __enter__(self) -> Self:
