@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 
 import pytest
@@ -10,6 +11,8 @@ import pytest
 import turnloom
 from one_row import ANSWER, ROW, SAMPLING, assert_failed, closed_port, response
 from turnloom._client import _backoff, _transport
+from turnloom._client._replicas import Attempt, Replicas
+from turnloom._client._urls import server_urls
 from turnloom.testing import FakeAgent
 
 
@@ -140,6 +143,19 @@ async def test_a_server_put_aside_is_probed_by_few_whatever_the_number_of_rollou
     assert attempts[port] == 1
 
 
+async def test_a_server_that_stays_away_is_probed_ever_less(attempts, monkeypatch):
+    monkeypatch.setattr(_backoff, "FIRST_PAUSE_S", 0.05)
+    async with FakeAgent(ANSWER) as up:
+        port = closed_port()
+        async with turnloom.GymClient({"math": [f"http://127.0.0.1:{port}", up.url]}) as gym:
+            began = time.monotonic()
+            while attempts[port] < 5:
+                assert (await gym.run(ROW, **SAMPLING)).outcome == "ok"
+            elapsed = time.monotonic() - began
+    shortest = _backoff.FIRST_PAUSE_S / 2
+    assert elapsed >= shortest * (1 + 2 + 4 + 8)
+
+
 async def test_a_server_that_is_back_is_used_again(caplog):
     async with FakeAgent(ANSWER) as up:
         port = closed_port()
@@ -171,7 +187,8 @@ async def test_a_server_that_loses_rollouts_is_not_put_aside_and_nothing_is_sent
 
     for lossy, lost in ((reset, "disconnected"), (silent, "timeout"), (refuse, "http_error")):
         async with FakeAgent(lossy) as bad, FakeAgent(ANSWER) as good:
-            async with turnloom.GymClient({"math": [bad.url, good.url]}, run_timeout=0.3) as gym:
+            run_timeout = 1.0 if lossy is silent else 30.0
+            async with turnloom.GymClient({"math": [bad.url, good.url]}, run_timeout=run_timeout) as gym:
                 assert await outcomes(start(gym, 4)) == {lost: 2, "ok": 2}
                 assert put_aside(gym) == [False, False]
             assert len(bad.calls) == len(good.calls) == 2
@@ -180,7 +197,8 @@ async def test_a_server_that_loses_rollouts_is_not_put_aside_and_nothing_is_sent
 # --- No server that takes connections ---
 
 
-async def test_rollouts_wait_for_a_server_and_one_connection_ends_the_wait_of_all(attempts, caplog):
+async def test_rollouts_wait_for_a_server_and_one_connection_ends_the_wait_of_all(attempts, caplog, monkeypatch):
+    monkeypatch.setattr(_backoff, "MAX_TRIES", 1000)
     everyone = asyncio.Barrier(50)
 
     async def together(call):
@@ -198,7 +216,8 @@ async def test_rollouts_wait_for_a_server_and_one_connection_ends_the_wait_of_al
         assert gym.agents["math"] == turnloom.AgentState(
             0, 0, 0.0, (turnloom.ReplicaState(f"http://127.0.0.1:{port}", 0, False),)
         )
-    assert attempts[port] < 2 * 50 + _backoff.MAX_TRIES
+        failed_probes = gym._agents["math"].replicas.failures - 1
+    assert attempts[port] == 50 + failed_probes + 50
     assert log_lines(caplog) == (1, 1)
 
 
@@ -257,6 +276,8 @@ async def test_cancelled_probes_do_not_make_the_next_come_sooner(attempts, monke
         rollouts = start(gym, 30)
         await until_queued(gym, 30)
         monkeypatch.setattr(asyncio.get_running_loop(), "sock_connect", hang)
+        monkeypatch.setattr(_backoff, "FIRST_PAUSE_S", 60)  # for the pause after the probe that comes now
+        monkeypatch.setattr(_backoff, "MAX_PAUSE_S", 60)
         attempts.clear()
         await connecting.wait()
         for rollout in rollouts:
@@ -270,12 +291,12 @@ async def test_cancelled_probes_do_not_make_the_next_come_sooner(attempts, monke
 async def test_the_deadline_holds_while_no_server_takes_connections(monkeypatch):
     monkeypatch.setattr(_backoff, "FIRST_PAUSE_S", 60)
     monkeypatch.setattr(_backoff, "MAX_PAUSE_S", 60)
-    async with turnloom.GymClient({"math": dead_url()}, deadline=0.2) as gym:
+    async with turnloom.GymClient({"math": dead_url()}, deadline=0.5) as gym:
         tried = await gym.run(ROW, **SAMPLING)
         waited = await gym.run(ROW, **SAMPLING)
     for rollout, said in ((tried, "try 1, no connection yet after"), (waited, "not sent yet after")):
         assert_failed(rollout, "timeout")
-        assert f"the deadline of 0.2 s passed ({said} ClientConnectorError" in rollout.reason
+        assert f"the deadline of 0.5 s passed ({said} ClientConnectorError" in rollout.reason
 
 
 async def test_answers_from_before_an_outage_do_not_lengthen_it(attempts):
@@ -298,3 +319,23 @@ async def test_answers_from_before_an_outage_do_not_lengthen_it(attempts):
         held.answer(20)
         assert await outcomes(earlier) == {"ok": 20}
     assert attempts[int(agent.url.rpartition(":")[2])] == 20 + _backoff.MAX_TRIES
+
+
+async def test_failed_tries_of_an_earlier_outage_do_not_count():
+    """For a rollout that was in the queue all the while."""
+    replicas = Replicas("math", server_urls({"math": dead_url()})["math"])
+
+    async def attempt() -> Attempt:
+        found = await replicas.attempt(failures_before=0)
+        assert found is not None
+        return found
+
+    for _ in range(_backoff.MAX_TRIES - 1):
+        with await attempt() as failed:
+            failed.refused("no connection")
+    with await attempt() as delivered:
+        delivered.delivered()
+    for _ in range(_backoff.MAX_TRIES):
+        with await attempt() as failed:
+            failed.refused("no connection")
+    assert await replicas.attempt(failures_before=0) is None
