@@ -197,13 +197,14 @@ def test_fields_without_end_are_bounded_and_counted() -> None:
     assert new["nemo_gym/env/math/a0"] == (4.0, 2.0)
 
 
-def test_the_rows_that_are_trained_are_those_that_count() -> None:
+def test_a_group_is_mixed_when_its_rewards_differ() -> None:
     ledger = Ledger()
-    each = rollout(FORK, threshold=0)
-    assert len(each.rows) == 2
-    ledger.enter(each, rows=each.rows[1:])
+    for rewards in ([1.0, 0.0], [1.0, 1.0], [0.5], []):
+        ledger.enter_group("math", rewards)
+    ledger.enter(rollout())
     new = ledger.metrics.new()
-    assert (new["nemo_gym/rows_per_rollout"], new["nemo_gym/trained_tokens"]) == ((1.0, 1.0), (1.0, 1.0))
+    assert new["nemo_gym/groups_total"] == 4.0
+    assert new["nemo_gym/mixed_groups_frac"] == (1.0, 4.0)
 
 
 def of_every_kind() -> Ledger:
@@ -211,6 +212,7 @@ def of_every_kind() -> Ledger:
     ledger.enter_sent("math")
     ledger.enter_retry("math")
     ledger.enter_stale_group("math")
+    ledger.enter_group("math", [0.0, 1.0])
     for outcome in turnloom.OUTCOMES:
         ledger.enter(failed(outcome))
     for each in (rollout(), rollout(FORK), rollout(REALIGN), without_ids(), rollout([([1], [2], [])]), rollout(x=1)):

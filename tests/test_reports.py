@@ -10,6 +10,7 @@ import pytest
 import turnloom
 from test_prometheus import labels, scrape
 from trl_loops import answering, dataset_of, pushed, running, scored
+from turnloom._groups import _runner
 from turnloom._metrics import _report
 from turnloom.testing import AgentCall
 
@@ -20,10 +21,11 @@ def free_port() -> int:
     return port
 
 
-async def test_a_scrape_of_a_loop_at_work_adds_up() -> None:
+async def test_a_scrape_of_a_loop_at_work_adds_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_runner, "RETRY_PAUSE_S", 0.01)
     port = free_port()
     answers = answering(scored(1.0), 500, scored(0.0), scored(None))
-    async with running(answers, dataset_of({}), prometheus_port=port) as run:
+    async with running(answers, dataset_of({}), prometheus_port=port, on_failure="retry", max_attempts=2) as run:
         await run.samples(9)
         found = await scrape(port)
         later = await scrape(port)
@@ -34,6 +36,8 @@ async def test_a_scrape_of_a_loop_at_work_adds_up() -> None:
         assert samples["turnloom_latency_seconds_count", math] == ended
         assert samples["turnloom_body_bytes_total", math] > 0
     assert found["turnloom_rollouts_total", labels(agent="math", outcome="ok")] >= 9
+    assert found["turnloom_retries_total", math] >= 1
+    assert found["turnloom_groups_total", math] >= 3
     put = [each for each in pushed(run.loop) if "nemo_gym/in_flight" in each]
     assert put[-1]["nemo_gym/in_flight"] == 0.0, "at the end"
     sent, ended = (sum(each.get(f"nemo_gym/{name}", 0) for each in put) for name in ("sent_total", "rollouts_total"))

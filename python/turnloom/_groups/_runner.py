@@ -35,7 +35,7 @@ class _Group:
     version: int
     begun: int = 0
     ended: int = 0
-    has_score: bool = False
+    rewards: list[float] = field(default_factory=list)
     given_up: bool = False
     at_work: set[asyncio.Timeout] = field(default_factory=set)
 
@@ -121,9 +121,12 @@ class GroupRunner:
         if rollout is None:
             self._ledger.enter_cancelled(group.agent)
         group.ended += 1
-        group.has_score |= rollout is not None and rollout.outcome == "ok"
-        if group.ended == self._group_size and not (group.has_score or group.given_up):
-            self._breaker.group_failed(group_id, newest=self._newest)
+        if rollout is not None and rollout.reward is not None:
+            group.rewards.append(rollout.reward)
+        if group.ended == self._group_size and not group.given_up:
+            self._ledger.enter_group(group.agent, group.rewards)
+            if not group.rewards:
+                self._breaker.group_failed(group_id, newest=self._newest)
         return rollout
 
     def close(self, group_id: int) -> bool:

@@ -25,6 +25,8 @@ METRICS: Final[Mapping[str, tuple[Shape, str]]] = {
     "rollouts_total": ("count", "rollouts that ended, the cancelled ones included"),
     "outcome/<outcome>_total": ("count", "rollouts that ended with this outcome"),
     "success_frac": ("mean", "rollouts that are `ok`, of those not cancelled"),
+    "groups_total": ("count", "groups whose rollouts have all ended, stale ones left out"),
+    "mixed_groups_frac": ("mean", "groups in which the rewards that the environment gave differ"),
     "stale_groups_total": ("count", "groups cancelled because their policy was too old"),
     "in_flight": ("now", "rollouts begun and not ended"),
     "queued": ("now", "rollouts in flight that wait for a slot of their agent"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
 from turnloom._client import AgentState
@@ -12,7 +11,7 @@ from turnloom._metrics._queue import Metrics
 from turnloom._metrics._snapshot import Snapshot, take_snapshot
 from turnloom._metrics._tally import ANSWERED, Tally
 from turnloom._metrics._watch import DriftWatch, IdsWatch, log_failure
-from turnloom._rollout import Rollout, TrainingRow
+from turnloom._rollout import Rollout
 
 UNKNOWN_AGENT: Final = "unknown"
 """Stands for the agent of a rollout that no client made, or that was given up before its row was found wrong."""
@@ -44,22 +43,15 @@ class Ledger:
         self.enter_sent(agent)
         self._tallies[agent or UNKNOWN_AGENT].retries += 1
 
-    def enter(
-        self, rollout: Rollout, *, rows: Sequence[TrainingRow] | None = None, latency_s: float | None = None
-    ) -> None:
+    def enter(self, rollout: Rollout) -> None:
         """Enter a rollout that has ended, also one that is followed by another in its place.
-
-        Args:
-            rows: those that are trained, where they are not `rollout.rows`.
 
         Raises:
             ConfigError: so many answers have come and none had a token id; raised once.
         """
         agent = rollout.agent or UNKNOWN_AGENT
-        if latency_s is not None and not rollout.timing.total_s:
-            rollout.timing = replace(rollout.timing, total_s=latency_s)
         tally = self._tallies[agent]
-        tally.enter(rollout, rollout.rows if rows is None else rows)
+        tally.enter(rollout)
         if rollout.outcome != "ok":
             log_failure(agent, rollout, failures=tally.outcomes[rollout.outcome], rollouts=tally.ended)
         if rollout.outcome in ANSWERED:
@@ -69,6 +61,10 @@ class Ledger:
     def enter_cancelled(self, agent: str | None) -> None:
         """Enter a rollout that was given up, since its results are wanted no more."""
         self._tallies[agent or UNKNOWN_AGENT].outcomes["cancelled"] += 1
+
+    def enter_group(self, agent: str | None, rewards: Sequence[float]) -> None:
+        """Enter a group whose rollouts have all ended, with the rewards of those that have one."""
+        self._tallies[agent or UNKNOWN_AGENT].enter_group(rewards)
 
     def enter_stale_group(self, agent: str | None) -> None:
         """Enter a group whose policy is too old; its rollouts are entered as well."""

@@ -48,6 +48,7 @@ def _counts(tally: Tally) -> dict[str, float]:
     return {
         "sent_total": tally.sent,
         "retries_total": tally.retries,
+        "groups_total": tally.groups,
         "stale_groups_total": tally.stale_groups,
         "rollouts_total": tally.ended,
         **{f"outcome/{outcome}_total": count for outcome, count in tally.outcomes.items()},
@@ -84,6 +85,7 @@ def _means(tally: Tally) -> dict[str, tuple[float, float]]:
         **{f"drift/{kind}_frac": (count, transitions) for kind, count in tally.transitions.items()},
         "drift/tokens": (tally.drift_tokens, transitions),
         "success_frac": (tally.outcomes["ok"], tally.ended - tally.outcomes["cancelled"]),
+        "mixed_groups_frac": (tally.mixed_groups, tally.groups),
         "truncated_frac": (tally.truncated, tally.turns.count),
     }
 

@@ -39,6 +39,8 @@ class Family:
 FAMILIES: Final[Mapping[str, Family]] = {
     "turnloom_sent_total": Family("counter", "sent", "sent_total"),
     "turnloom_retries_total": Family("counter", "retries", "retries_total"),
+    "turnloom_groups_total": Family("counter", "groups", "groups_total"),
+    "turnloom_mixed_groups_total": Family("counter", "mixed_groups", "mixed_groups_frac"),
     "turnloom_stale_groups_total": Family("counter", "stale_groups", "stale_groups_total"),
     "turnloom_rollouts_total": Family("counter", "outcomes", "outcome/<outcome>_total", "outcome"),
     "turnloom_in_flight": Family("gauge", "in_flight", "in_flight"),

@@ -56,6 +56,10 @@ class AgentSnapshot:
     """Rollouts begun: `in_flight` and all `outcomes`. A retry is one more."""
     retries: int
     """Of these, those in the place of one that failed."""
+    groups: int
+    """Groups whose rollouts have all ended, stale ones left out."""
+    mixed_groups: int
+    """Of these, those in which the rewards that the environment gave differ."""
     stale_groups: int
     """Groups cancelled because their policy was too old."""
     in_flight: int

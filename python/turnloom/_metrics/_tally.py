@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turnloom._gym import item_type, skipped_item_types
-from turnloom._rollout import Outcome, Rollout, Timing, TrainingRow, Transition
+from turnloom._rollout import Outcome, Rollout, Timing, Transition
 
 RECENT_ROLLOUTS: Final = 1024
 """Means, spreads and percentiles are of so many latest rollouts of an agent."""
@@ -60,6 +60,8 @@ class Tally:
 
     sent: int = 0
     retries: int = 0
+    groups: int = 0
+    mixed_groups: int = 0
     stale_groups: int = 0
     outcomes: Counter[Outcome] = field(default_factory=Counter)
     latency_s: Series = field(default_factory=Series)
@@ -92,8 +94,8 @@ class Tally:
         """Rollouts that have an outcome."""
         return self.outcomes.total()
 
-    def enter(self, rollout: Rollout, rows: Sequence[TrainingRow]) -> None:
-        """Add one rollout, of which these rows are trained."""
+    def enter(self, rollout: Rollout) -> None:
+        """Add one rollout."""
         self.outcomes[rollout.outcome] += 1
         answered = rollout.outcome in ANSWERED
         self._enter_timing(rollout.timing, answered=answered)
@@ -101,12 +103,17 @@ class Tally:
             self.reward.add(rollout.reward)
             self._extreme("reward_max", rollout.reward)
             self._extreme("reward_min", rollout.reward)
-            self.rows.add(len(rows))
-            self.trained_tokens.add(sum(int(row.completion_mask.sum()) for row in rows))
+            self.rows.add(len(rollout.rows))
+            self.trained_tokens.add(sum(int(row.completion_mask.sum()) for row in rollout.rows))
         if answered:
             self._enter_answer(rollout)
             self._enter_drift(rollout)
             self._enter_environment(rollout.metrics)
+
+    def enter_group(self, rewards: Sequence[float]) -> None:
+        """Add one group, by the rewards that it got."""
+        self.groups += 1
+        self.mixed_groups += len(set(rewards)) > 1
 
     def _enter_timing(self, timing: Timing, *, answered: bool) -> None:
         self.body_bytes += timing.body_bytes
