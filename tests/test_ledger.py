@@ -106,4 +106,4 @@ def test_cut_answers_and_failures_do_not_count_as_answers_without_ids(caplog: py
     for _ in range(ROLLOUTS_WITHOUT_IDS - 1):
         ledger.enter(without_ids())
     with pytest.raises(turnloom.ConfigError):
-        ledger.enter(without_ids(status="incomplete"))
+        ledger.enter(without_ids(incomplete_details={}, usage={"output_tokens": 64}))

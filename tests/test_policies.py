@@ -121,6 +121,8 @@ def test_a_missing_reward() -> None:
         ([], {}, "return_token_id_information"),
         ([{"type": "reasoning"}, {"type": "reasoning"}, {}], {"usage": {"a": 1}}, "2 reasoning, 1 message"),
         ([{"type": "message"}], {"incomplete_details": {"reason": "max_output_tokens"}}, "context was too long"),
+        ([], {"incomplete_details": {}, "usage": {"output_tokens": 0}}, "context was too long"),
+        ([], {"incomplete_details": {}, "usage": {"output_tokens": 64}}, "return_token_id_information"),
         ([turn([1], [-1])], {}, "defect|sound"),
         ([turn([1], [2], [None])], {}, "usable logprob"),
         ([turn([1], [2]), turn([1], [3], [None])], {}, "discarded"),

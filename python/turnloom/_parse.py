@@ -185,13 +185,12 @@ def _no_tokens(parsed: Parsed) -> str:
     if parsed.defects:
         return f"no item has sound token ids: {_defects_in_words(parsed.defects)}"
     response = parsed.response
-    details = response.get("incomplete_details")
     facts = (
         f"items: {_item_types(response)}; "
-        f"status {_short(response.get('status'))}, incomplete_details {_short(details)}, "
+        f"status {_short(response.get('status'))}, incomplete_details {_short(response.get('incomplete_details'))}, "
         f"usage {_short(response.get('usage'))}"
     )
-    if details is not None:
+    if parsed.was_cut_at_once():
         return f"the response was cut before its first token: the context was too long for the first call ({facts})"
     return (
         "no item carries token ids: set return_token_id_information: true on NeMo Gym's model server, and let no proxy "

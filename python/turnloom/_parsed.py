@@ -105,6 +105,12 @@ class Parsed:
         self.lost = dict(lost)
         self.rollout_id = rollout_id or new_rollout_id()
 
+    def was_cut_at_once(self) -> bool:
+        """Whether the response says that it was cut, and tells of no token that was generated before."""
+        usage = self.response.get("usage")
+        generated = usage.get("output_tokens") if isinstance(usage, dict) else None
+        return self.response.get("incomplete_details") is not None and not as_number(generated)
+
 
 def nothing() -> Parsed:
     """What there is where no answer came."""

@@ -84,8 +84,8 @@ class IdsWatch:
         if rollout._parsed.turns or rollout._parsed.defects:
             self._without_ids = None
             return
-        if rollout._parsed.response.get("incomplete_details") is not None:
-            return  # cut before its first token
+        if rollout._parsed.was_cut_at_once():
+            return
         self._without_ids += 1
         if self._without_ids >= ROLLOUTS_WITHOUT_IDS:
             self._without_ids = None
