@@ -83,7 +83,9 @@ class Gym:
             )
         assert self._launcher.stdout is not None
         line = self._launcher.stdout.readline()
-        assert line, log.read_text()
+        if not line:
+            self._launcher.communicate()
+            raise RuntimeError(f"NeMo Gym did not start:\n{log.read_text()}")
         state = json.loads(line)
         self.agents: dict[str, str] = {name: state["agents"][name] for name in AGENTS}
         self.more_agents: dict[str, str] = {name: state["agents"][name] for name in (WEATHER_TOO, WITHOUT_IDS)}

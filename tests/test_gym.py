@@ -114,11 +114,15 @@ async def test_a_context_that_grows_too_long_keeps_the_good_turns(gym):
 
 
 async def test_without_token_ids_the_setting_to_turn_on_is_named(gym):
-    rollout = await run({WITHOUT_IDS: gym.more_agents[WITHOUT_IDS]}, gym.row(WEATHER, "calls=2") | {"agent_ref": None})
+    row = gym.row(WEATHER, "calls=2") | {"agent_ref": None}
+    rollout = await run({WITHOUT_IDS: gym.more_agents[WITHOUT_IDS]}, row)
     assert (rollout.outcome, rollout.reward, rollout.rows, rollout.turns) == ("no_tokens", None, (), ())
     assert "set return_token_id_information: true on NeMo Gym's model server" in rollout.reason
     assert "2 function_call, 2 function_call_output, 1 message" in rollout.reason
     assert [message["role"] for message in rollout.messages()] == ["assistant", "tool"] * 2 + ["assistant"]
+    cut = await run({WITHOUT_IDS: gym.more_agents[WITHOUT_IDS]}, row, max_tokens=5)
+    assert (cut.outcome, cut.truncated) == ("no_tokens", True)
+    assert "set return_token_id_information: true" in cut.reason
 
 
 async def test_max_tokens_reaches_the_model(gym):

@@ -1,5 +1,6 @@
 """TRL's trainer and its worker process over a real NeMo Gym, with a tiny model on the CPU."""
 
+import asyncio
 import json
 import time
 from collections import Counter
@@ -10,7 +11,8 @@ import pytest
 import torch
 from transformers import PrinterCallback, Qwen3Config, Qwen3ForCausalLM, TrainerCallback
 
-from gyms import COUNTER, REWARDS, WEATHER, Gym
+import turnloom
+from gyms import COUNTER, REWARDS, WEATHER, WITHOUT_IDS, Gym
 from recorded_queue import RecordedQueue
 from turnloom.demo.model import make_tokenizer
 from turnloom.testing.cpu import CPU_CONFIG, WeightTransfer, cpu_training
@@ -94,6 +96,22 @@ def test_one_step_on_rows_of_three_agents(gym, tmp_path):
     assert any(not torch.equal(before[name], after) for name, after in trainer.model.named_parameters())
 
 
+async def test_a_training_without_token_ids_ends_with_the_setting_to_turn_on(gym):
+    from trl_loops import dataset_of, make_loop
+
+    loop = make_loop(
+        {WITHOUT_IDS: gym.more_agents[WITHOUT_IDS]},
+        dataset_of(gym.row(WEATHER, "calls=1") | {"agent_ref": None}),
+        num_generations=16,
+        max_inflight_tasks=16,
+    )
+    message = f"64 rollouts were answered .* return_token_id_information: true .* agent '{WITHOUT_IDS}'"
+    with pytest.raises(turnloom.ConfigError, match=message):
+        await loop._run_loops(asyncio.Event())
+    loop._loop.close()
+    loop._tool_pool.shutdown()
+
+
 class RestartsAnAgent(TrainerCallback):
     """Kills an agent's server after the first step and starts it again after the second.
 
@@ -132,7 +150,7 @@ def test_training_goes_on_when_an_agent_is_restarted(gym_to_break, tmp_path):
         trainer.train()
     assert restart.trained_after
     outcomes = {agent: outcomes_of(agent, trainer.state.log_history) for agent in agents}
-    assert outcomes[WEATHER].keys() <= {"ok", "disconnected", "unreachable"}, outcomes
+    assert outcomes[WEATHER].keys() <= {"ok", "disconnected"}, outcomes  # what was not delivered has waited
     assert outcomes[COUNTER].keys() == {"ok"}
 
 
