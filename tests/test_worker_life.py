@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import multiprocessing
 import os
 import queue
 import signal
@@ -131,7 +130,7 @@ def test_stop_waits_for_no_process_that_cannot_hear(number: int) -> None:
 
 def train(url: str, started_pid: Connection, settings: dict[str, Any]) -> None:
     """A trainer that reads nothing, in a process of its own."""
-    with started(url, context=multiprocessing.get_context("fork"), **settings) as worker:
+    with started(url, context="fork", **settings) as worker:
         if settings.get("reward_funcs"):
             worker._failed_event.wait()
         started_pid.send(pid_of(worker))

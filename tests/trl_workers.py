@@ -36,11 +36,11 @@ def forkserver() -> Any:
 
 
 @contextmanager
-def started(url: str, *, context: Any = None, **settings: Any) -> Iterator[NemoGymRolloutWorker]:
+def started(url: str, *, context: str | None = None, **settings: Any) -> Iterator[NemoGymRolloutWorker]:
     """A worker at work on one agent."""
     with cpu_training():
         worker = make_worker(**{"num_generations": 2, "max_inflight_tasks": 4, **settings})
-    worker._mp_ctx = context or forkserver()
+    worker._mp_ctx = multiprocessing.get_context(context) if context else forkserver()
     worker._loop_kwargs["agent_servers"] = {"math": url}
     worker.start()
     try:
