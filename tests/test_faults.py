@@ -215,8 +215,8 @@ def test_users_tests_get_an_agent_and_set_what_it_does(pytester):
     )
 
 
-def test_the_readmes_example_is_a_test_module_that_passes(pytester):
-    section = (ROOT / "README.md").read_text().split("## Testing your own trainer")[1]
+def test_the_documentations_example_is_a_test_module_that_passes(pytester):
+    section = (ROOT / "docs" / "testing.md").read_text().split("## As a pytest fixture")[1]
     pytester.makepyfile(re.search(r"```python\n(.*?)```", section, re.S)[1])
     pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=2)
 
