@@ -16,7 +16,7 @@ import pytest
 import turnloom
 from recording import ANSWER, ROW, SAMPLING, assert_same, record
 from turnloom import _records
-from turnloom._records import RecordWriter, _writer
+from turnloom._records import RecordWriter, _body, _writer
 from turnloom._records._format import Header
 from turnloom.testing import FakeAgent
 
@@ -269,6 +269,33 @@ def test_while_the_disk_stalls_the_record_that_most_waits_for_is_dropped(
         "more arrives than can be compressed and written"
     ]
     assert disk.writer._pending_bytes == 0
+
+
+def test_so_many_large_answers_at_once_and_any_number_of_small_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_writer, "MAX_LARGE", 2)
+    monkeypatch.setattr(_body, "HELD_BYTES", 1000)
+    writer = RecordWriter(tmp_path)
+    rollouts = [turnloom.parse_run(json.dumps(ANSWER)) for _ in range(8)]
+    bodies = [os.urandom(3000 if number % 2 else 900) for number in range(8)]
+    for group in (slice(0, 6), slice(6, 8)):
+        recordings = [writer.begin(b"{}", settings={}) for _ in rollouts[group]]
+        for recording, body in zip(recordings, bodies[group], strict=True):
+            recording.chunk(body[:2000])
+            recording.chunk(body[2000:])
+            with writer._changed:
+                writer._changed.wait_for(lambda: writer._pending_bytes == 0)
+        for recording, rollout in zip(recordings, rollouts[group], strict=True):
+            recording.end(rollout)
+        with writer._changed:
+            writer._changed.wait_for(lambda: writer._pending_bytes == 0)
+    writer.close()
+    found = {record.rollout_id: record.body() for record in turnloom.Records(tmp_path)}
+    kept = [number for number in range(8) if number != 5]  # the third large one of the first six
+    assert found == {rollouts[number].id: bodies[number] for number in kept}
+    assert writer.counts.dropped == 1
+    assert writer._large == set()
 
 
 def test_a_writer_can_be_made_to_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,8 @@
 """Rollouts on the disk: what was asked, what came of it, and the answer byte for byte.
 
-`_format` is a record on the disk, `_facts` what is told in it beside the answer, `_zstd` what makes it small. `_writer`
-puts records there off the event loop, into the files that `_files` keeps; `_reader` gets them back, and `_replay` makes
-rollouts of them once more.
+`_format` is a record on the disk, `_facts` what is told in it beside the answer, `_body` the answer while it arrives,
+`_zstd` what makes both small. `_writer` puts records there off the event loop, into the files that `_files` keeps;
+`_reader` gets them back, and `_replay` makes rollouts of them once more.
 """
 
 from turnloom._records._files import writable_folder

@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, Self
 
 from turnloom._exceptions import ConfigError
 from turnloom._records import _zstd
+from turnloom._records._body import Body
 from turnloom._records._facts import facts_of, to_line
 from turnloom._records._files import RecordFiles, writable_folder
 from turnloom._records._format import Header
@@ -23,6 +24,8 @@ logger = logging.getLogger("turnloom")
 DEFAULT_RECORD_MAX_BYTES: Final = 16 * 2**30
 MAX_PENDING_BYTES: Final = 128 * 2**20
 """How much may wait for the thread. Beyond that the record that most waits for is dropped."""
+MAX_LARGE: Final = 64
+"""How many answers may be compressed at once, each with a window of its own. The record of one more is dropped."""
 CLOSE_TIMEOUT_S: Final = 3.0
 """How long the disk may take for the last records."""
 _TAKEN_BYTES: Final = 4 * 2**20
@@ -48,8 +51,9 @@ class RecordCounts:
 class RecordWriter:
     """Writes records to a folder, in a thread of its own that compresses answers while they arrive.
 
-    Memory: for each answer that is arriving, the window of zstd (as much as came, 8 MiB at most), 1 MB of its tables,
-    and what is compressed so far; and at most `MAX_PENDING_BYTES` that wait for the thread.
+    Memory: of each answer that is arriving the first 256 KiB; for each that is larger, and of these there are 64 at
+    most, instead the window of zstd (as much as came, 8 MiB at most), 2 MB of its tables, and what is compressed so
+    far; and at most 128 MiB that wait for the thread.
 
     Args:
         folder: made if it isn't there; several writers may share it, each has files of its own.
@@ -78,6 +82,7 @@ class RecordWriter:
         self._files = RecordFiles(writable_folder(folder), max_bytes=max_bytes)
         self._folder = folder
         self._waits = when_full == "wait"
+        self._large: set[Recording] = set()  # the thread's alone, as the recordings' bodies are
         self._thread: threading.Thread | None = None
         self._changed = threading.Condition()  # guards what follows, and the recordings' parts
         self._ready: dict[Recording, None] = {}  # those that the thread has something to do for, in order
@@ -200,12 +205,19 @@ class RecordWriter:
         return taken
 
     def _do(self, recording: Recording, parts: list[bytes | _End]) -> None:
-        if chunks := [part for part in parts if isinstance(part, bytes)]:
-            recording._body.add(b"".join(chunks))
+        piece = b"".join(part for part in parts if isinstance(part, bytes))
+        end = parts[-1] if parts and isinstance(parts[-1], _End) else None
+        if end is None and recording._body.is_large_with(len(piece)):
+            self._large.add(recording)
+            if len(self._large) > MAX_LARGE and not self._waits and not recording._over:
+                self._drop(recording, f"more than {MAX_LARGE} large answers arrive at once")
+        if not recording._over:
+            recording._body.add(piece)
+            if end is not None:
+                self._write(recording, end)
         if recording._over:
             recording._body.clear()
-        elif parts and isinstance(parts[-1], _End):
-            self._write(recording, parts[-1])
+            self._large.discard(recording)
 
     def _write(self, recording: Recording, end: _End) -> None:
         facts, body = _zstd.compress(end.facts), recording._body.frame()
@@ -236,7 +248,7 @@ class Recording:
         self._over = False  # written, dropped or given up
         self._parts: deque[bytes | _End] = deque()  # what waits for the thread
         self._pending_bytes = 0
-        self._body = _Body()  # the thread's alone
+        self._body = Body()  # the thread's alone
 
     def chunk(self, chunk: bytes) -> None:
         """The next bytes of the answer."""
@@ -266,30 +278,3 @@ class _End:
 
     def __len__(self) -> int:
         return len(self.facts)
-
-
-class _Body:
-    """An answer, compressed while it arrives."""
-
-    def __init__(self) -> None:
-        self.size = 0
-        self._compressor: _zstd.Compressor | None = None
-        self._pieces: list[bytes] = []
-
-    def add(self, chunk: bytes) -> None:
-        if self._compressor is None:
-            self._compressor = _zstd.compressor()
-        self._pieces.append(self._compressor.compress(chunk))
-        self.size += len(chunk)
-
-    def frame(self) -> bytes:
-        """The whole frame; empty where no byte came."""
-        if self._compressor is None:
-            return b""
-        self._pieces.append(self._compressor.flush())
-        self._compressor = None
-        return b"".join(self._pieces)
-
-    def clear(self) -> None:
-        self._compressor = None
-        self._pieces.clear()
