@@ -11,7 +11,7 @@ import time
 import pytest
 
 import turnloom
-from one_row import BIG_ROW, BODY, ROW, SAMPLING, assert_failed, response, send, sized, until_no_byte_moves
+from one_row import ANSWER, BIG_ROW, BODY, ROW, SAMPLING, assert_failed, response, send, sized, until_no_byte_moves
 from turnloom.testing import FakeAgent
 
 
@@ -155,3 +155,10 @@ async def test_an_error_that_comes_before_the_row_is_read_is_heard():
         assert_failed(await rollout, "http_error")
         await until_closed(agent)
     assert (rollout.result().error.status, rollout.result().error.body) == (413, "too large")
+
+
+async def test_a_rollout_that_has_ended_leaves_no_timer_behind():
+    async with FakeAgent(ANSWER) as agent, turnloom.GymClient({"math": agent.url}, run_timeout=1000.0) as gym:
+        assert (await gym.run(ROW, **SAMPLING)).outcome == "ok"
+        loop = asyncio.get_running_loop()
+        assert [timer for timer in loop._scheduled if not timer.cancelled() and timer.when() > loop.time() + 500] == []

@@ -35,7 +35,7 @@ async def test_the_session_has_every_setting_while_it_is_used():
     """The transport drops what it is given as its own arguments: what counts is the session that it has made."""
     async with FakeAgent(ANSWER) as agent, turnloom.GymClient({"math": agent.url}) as gym:
         assert (await gym.run(ROW, **SAMPLING)).outcome == "ok"
-        session = gym._http._transport.client
+        session = gym._sender.transport.client
         connector = session.connector
         assert connector.limit == connector.limit_per_host == 0
         assert connector._keepalive_timeout < 5  # uvicorn's
@@ -44,15 +44,14 @@ async def test_the_session_has_every_setting_while_it_is_used():
         assert session._max_field_size == _transport.MAX_HEADER_BYTES
         assert getattr(session, "_max_headers", _transport.MAX_HEADERS) == _transport.MAX_HEADERS
         assert session.trust_env is False
-        assert gym._http.follow_redirects is False
-        assert gym._http.timeout.read is gym._http.timeout.write is None
+        assert gym._sender.timeout.read is gym._sender.timeout.write is None
     assert session.closed
 
 
 @pytest.mark.parametrize("run_timeout", [None, 300.0, 0.5])
 async def test_connecting_is_bounded_where_run_timeout_is_not(run_timeout):
     async with turnloom.GymClient({"math": "http://127.0.0.1:1"}, run_timeout=run_timeout) as gym:
-        assert gym._http.timeout.connect == gym._http.timeout.pool == (0.5 if run_timeout == 0.5 else 30.0)
+        assert gym._sender.timeout.connect == gym._sender.timeout.pool == (0.5 if run_timeout == 0.5 else 30.0)
 
 
 def sockets_at(address: tuple[str, int]) -> Iterator[socket.socket]:

@@ -29,6 +29,8 @@ from turnloom._rollout import Rollout
 if TYPE_CHECKING:
     import httpx
 
+    from turnloom._client._transport import Sender
+
 __all__ = ["AgentState", "GymClient", "ReplicaState"]
 
 DEFAULT_RUN_TIMEOUT_S: Final = 300.0
@@ -105,7 +107,7 @@ class GymClient:
         self._recorder = None if record_dir is None else RecordWriter(record_dir, max_bytes=record_max_bytes)
         self._transport = transport_of_httpx(transport)
         self._trust_env = trust_env
-        self._http: httpx.AsyncClient | None = None
+        self._sender: Sender | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._under_way: dict[asyncio.Timeout, asyncio.Future[None]] = {}
         self._descriptors = Descriptors()
@@ -117,12 +119,12 @@ class GymClient:
         }
 
     async def __aenter__(self) -> Self:
-        from turnloom._client._transport import open_http_client
+        from turnloom._client._transport import Sender
 
-        if self._http is not None:
+        if self._sender is not None:
             raise ConfigError("this GymClient is open already")
         connect_timeout = min(CONNECT_TIMEOUT_S, self._settings.run_timeout or CONNECT_TIMEOUT_S)
-        self._http = open_http_client(self._transport, trust_env=self._trust_env, connect_timeout=connect_timeout)
+        self._sender = Sender(self._transport, trust_env=self._trust_env, connect_timeout=connect_timeout)
         self._loop = asyncio.get_running_loop()
         self._agents = self._new_agents()  # what waits belongs to one loop
         return self
@@ -130,13 +132,13 @@ class GymClient:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._http is None:
+        if self._sender is None:
             return
-        http, self._http = self._open_http(), None
+        sender, self._sender = self._open_sender(), None
         try:
             await self._end_rollouts()
         finally:
-            await http.aclose()
+            await sender.aclose()
             if self._recorder is not None:
                 await asyncio.to_thread(self._recorder.close)
 
@@ -227,14 +229,14 @@ class GymClient:
         from turnloom._client._delivery import Delivery
         from turnloom._client._exchange import RunCall
 
-        http = self._open_http()
+        sender = self._open_sender()
         call = RunCall(agent.name, request, body, recording)
         delivery = Delivery(call, agent, settings=self._settings, descriptors=self._descriptors)
         try:
             async with self._until_closed() as time_limit:
-                return await delivery.rollout(http, time_limit)
+                return await delivery.rollout(sender, time_limit)
         except TimeoutError:
-            if self._http is not http:
+            if self._sender is not sender:
                 return delivery.ended("disconnected", "this GymClient was closed")
             return delivery.ended("timeout", f"the deadline of {self._settings.deadline:g} s passed")
 
@@ -249,12 +251,12 @@ class GymClient:
                 del self._under_way[time_limit]
                 ended.set_result(None)
 
-    def _open_http(self) -> httpx.AsyncClient:
-        if self._http is None:
+    def _open_sender(self) -> Sender:
+        if self._sender is None:
             raise ConfigError("this GymClient is not open: use `async with GymClient(...) as gym`")
         if self._loop is not asyncio.get_running_loop():
             raise ConfigError("this GymClient was opened in another event loop: open one in each loop that uses one")
-        return self._http
+        return self._sender
 
 
 def _json(request: dict[str, Any], agent: str) -> bytes:

@@ -23,15 +23,14 @@ def body_of(response: httpx.Response) -> AsyncIterator[bytes]:
         httpx.DecodingError: it is not in the coding that its header names.
     """
     coding = response.headers.get("content-encoding", "").strip().lower()
-    already_read = response.is_stream_consumed  # a transport for tests may give whole responses, decoded by httpx
-    if coding in _ZLIB_CODINGS and not already_read:
-        return _inflated(response)
-    return response.aiter_bytes() if coding in ("", "identity") or already_read else response.aiter_raw()
+    stream = response.stream
+    assert isinstance(stream, httpx.AsyncByteStream)
+    return _inflated(stream) if coding in _ZLIB_CODINGS else stream.__aiter__()
 
 
-async def _inflated(response: httpx.Response) -> AsyncIterator[bytes]:
+async def _inflated(stream: httpx.AsyncByteStream) -> AsyncIterator[bytes]:
     decompressor = zlib.decompressobj(_GZIP_OR_ZLIB)
-    async for chunk in response.aiter_raw():
+    async for chunk in stream:
         while not decompressor.eof:
             try:
                 piece = decompressor.decompress(chunk, MAX_INFLATED_BYTES)

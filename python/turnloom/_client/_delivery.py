@@ -6,14 +6,13 @@ import asyncio
 import math
 from functools import partial
 
-import httpx
-
 from turnloom._client import _backoff
 from turnloom._client._agents import Agent
 from turnloom._client._descriptors import Descriptors
 from turnloom._client._exchange import Exchange, RunCall
 from turnloom._client._replicas import Attempt
 from turnloom._client._settings import RunSettings
+from turnloom._client._transport import Sender
 from turnloom._client._urls import ServerUrl
 from turnloom._parse import RunParser
 from turnloom._rollout import Outcome, Rollout
@@ -38,19 +37,19 @@ class Delivery:
         self._tries = 0
         self._exchange = self._new_exchange(agent.replicas.all[0].server)
 
-    async def rollout(self, http: httpx.AsyncClient, time_limit: asyncio.Timeout) -> Rollout:
+    async def rollout(self, sender: Sender, time_limit: asyncio.Timeout) -> Rollout:
         """What becomes of the row. The time limit is set when there is a slot for it."""
         async with self._agent.slot():
             self._slot_at = self._loop.time()
             if self._settings.deadline is not None and time_limit.when() is None:  # else the client is being closed
                 time_limit.reschedule(self._slot_at + self._settings.deadline)
-            return self._told(await self._sent(http, time_limit))
+            return self._told(await self._sent(sender, time_limit))
 
-    async def _sent(self, http: httpx.AsyncClient, time_limit: asyncio.Timeout) -> Rollout:
+    async def _sent(self, sender: Sender, time_limit: asyncio.Timeout) -> Rollout:
         began = self._loop.time()
         while attempt := await self._agent.replicas.attempt(failures_before=self._failures_before):
             with attempt:
-                rollout = await self._try(http, attempt)
+                rollout = await self._try(sender, attempt)
             if rollout.outcome != "unreachable":
                 return rollout
             if self._exchange.out_of_descriptors:
@@ -60,11 +59,11 @@ class Delivery:
         tried = f"{_backoff.MAX_TRIES} tries, its own and those of others, found no connection"
         return self._exchange.lost("unreachable", f"{tried}; the last: {self._agent.replicas.last_failure}")
 
-    async def _try(self, http: httpx.AsyncClient, attempt: Attempt) -> Rollout:
+    async def _try(self, sender: Sender, attempt: Attempt) -> Rollout:
         if not self._exchange.out_of_descriptors:
             self._tries += 1
         self._exchange = exchange = self._new_exchange(attempt.replica.server, attempt)
-        rollout = await exchange.rollout(http)
+        rollout = await exchange.rollout(sender)
         if rollout.outcome != "unreachable":
             attempt.delivered()
         elif not exchange.out_of_descriptors:

@@ -11,7 +11,8 @@ from typing import Any, Final
 import httpx
 
 from turnloom._client._decoding import body_of
-from turnloom._client._transport import NETWORK_ERRORS, classify, is_out_of_descriptors, says_where_it_ends
+from turnloom._client._silence import Silence
+from turnloom._client._transport import NETWORK_ERRORS, Sender, classify, is_out_of_descriptors, says_where_it_ends
 from turnloom._client._urls import ServerUrl
 from turnloom._exceptions import (
     AgentDisconnected,
@@ -89,7 +90,7 @@ class Exchange:
         self._on_connection = on_connection
         self._on_byte = on_byte
         self._loop = asyncio.get_running_loop()
-        self._silence = asyncio.timeout(None)
+        self._silence = Silence(run_timeout)
         self._began_at = 0.0
         self._first_byte_at = 0.0
         self._ended_at = 0.0
@@ -100,12 +101,12 @@ class Exchange:
         self._received = 0
         self._head = b""
 
-    async def rollout(self, http: httpx.AsyncClient) -> Rollout:
+    async def rollout(self, sender: Sender) -> Rollout:
         """Send the row, and parse the answer while it arrives."""
         self._began_at = self._loop.time()
         try:
             async with self._silence:
-                return await self._post(http)
+                return await self._post(sender)
         except MalformedBody as error:
             return self._malformed(error)
         except NETWORK_ERRORS as error:
@@ -125,10 +126,9 @@ class Exchange:
             body_bytes=self._received,
         )
 
-    async def _post(self, http: httpx.AsyncClient) -> Rollout:
+    async def _post(self, sender: Sender) -> Rollout:
         server, parser = self.server, self._new_parser()
-        headers = {"content-type": "application/json", "content-length": str(len(self._call.body))}
-        async with http.stream("POST", server.run, content=self._row(), headers=headers, auth=server.auth) as response:
+        async with sender.post(server, self._row(), size=len(self._call.body)) as response:
             self._status = response.status_code
             self._encoding = response.headers.get("content-encoding", "")
             self._first_byte_at = self._moved()
@@ -171,8 +171,7 @@ class Exchange:
         """Note that bytes have moved; gives the loop's time."""
         now = self._loop.time()
         self._on_byte(now)
-        if self._run_timeout is not None:
-            self._silence.reschedule(now + self._run_timeout)
+        self._silence.moved(now)
         return now
 
     # What came of it.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import httpx
 
-from turnloom._client._transport import NETWORK_ERRORS, AgentTransport, classify, open_http_client
+from turnloom._client._transport import NETWORK_ERRORS, AgentTransport, classify
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +21,9 @@ class Probe:
 
 async def probe(run_url: str, *, connect_timeout: float) -> Probe:
     """Ask whether somebody answers at an agent's `/run`, and as an agent would."""
-    async with open_http_client(None, trust_env=False, connect_timeout=connect_timeout) as http:
+    async with httpx.AsyncClient(transport=AgentTransport(trust_env=False), timeout=connect_timeout) as http:
         try:
-            async with http.stream("GET", run_url, timeout=connect_timeout) as response:
+            async with http.stream("GET", run_url) as response:
                 return Probe(response.status_code, "")
         except NETWORK_ERRORS as error:
             _, cause = classify(error)

@@ -6,11 +6,12 @@ Imported when a client is opened: these libraries take a while to import.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import socket
 import ssl
-from collections.abc import Iterator
-from http.cookiejar import CookieJar, DefaultCookiePolicy
+from base64 import b64encode
+from collections.abc import AsyncIterator, Iterator
 from inspect import signature
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ import httpx
 from aiohttp.http import HttpProcessingError
 from httpx_aiohttp.transport import AiohttpResponseStream, AiohttpTransport
 
+from turnloom._client._urls import ServerUrl
 from turnloom._rollout import Outcome
 
 CHUNK_SIZE: Final = 256 * 1024
@@ -36,21 +38,69 @@ TCP_KEEPALIVE: Final = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 
 """Seconds of quiet, seconds between probes, and probes, until a peer that vanished counts as lost."""
 
 
-def open_http_client(
-    transport: httpx.AsyncBaseTransport | None, *, trust_env: bool, connect_timeout: float
-) -> httpx.AsyncClient:
-    """An httpx client that keeps no cookies, follows no redirects, and bounds nothing but connecting."""
-    # The default transport has no limit on connections: nothing waits for a slot, so `pool` bounds DNS and connecting.
-    slot_timeout = connect_timeout if transport is None else None
-    return httpx.AsyncClient(
-        transport=transport or AgentTransport(trust_env=trust_env),
-        timeout=httpx.Timeout(None, connect=connect_timeout, pool=slot_timeout),
-        cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
-        # Token ids compress, but on a cluster's network that costs more time than it saves.
-        headers={"accept": "application/json", "accept-encoding": "identity"},
-        follow_redirects=False,
-        trust_env=trust_env,
-    )
+class Sender:
+    """POSTs rows through an httpx transport: keeps no cookies, follows no redirects, bounds nothing but connecting.
+
+    httpx's own client would look for cookies, redirects and authentication with each answer, and take as long for it as
+    aiohttp does to send the row and to receive the answer.
+    """
+
+    def __init__(self, transport: httpx.AsyncBaseTransport | None, *, trust_env: bool, connect_timeout: float) -> None:
+        self.transport = transport or AgentTransport(trust_env=trust_env)
+        # The default one has no limit on connections: nothing waits for a slot, so `pool` bounds DNS and connecting.
+        slot_timeout = connect_timeout if transport is None else None
+        self.timeout = httpx.Timeout(None, connect=connect_timeout, pool=slot_timeout)
+        self._extensions = {"timeout": self.timeout.as_dict()}
+        self._addressed: dict[ServerUrl, tuple[httpx.URL, list[tuple[bytes, bytes]]]] = {}
+
+    @contextlib.asynccontextmanager
+    async def post(self, server: ServerUrl, row: AsyncIterator[bytes], *, size: int) -> AsyncIterator[httpx.Response]:
+        """The answer, whose body has not come yet; the connection is free, or closed, at the end of the block.
+
+        Args:
+            row: JSON, in pieces.
+            size: how many bytes they have together.
+        """
+        url, headers = self._address(server)
+        response = await self.transport.handle_async_request(
+            httpx.Request(
+                "POST",
+                url,
+                headers=[*headers, (b"content-length", str(size).encode())],
+                stream=_Pieces(row),
+                extensions=self._extensions,
+            )
+        )
+        try:
+            yield response
+        finally:
+            await response.aclose()
+
+    def _address(self, server: ServerUrl) -> tuple[httpx.URL, list[tuple[bytes, bytes]]]:
+        if server not in self._addressed:
+            url = httpx.URL(server.run)
+            headers = [
+                (b"host", url.netloc),
+                (b"accept", b"application/json"),
+                # Token ids compress, but on a cluster's network that costs more time than it saves.
+                (b"accept-encoding", b"identity"),
+                (b"content-type", b"application/json"),
+            ]
+            if server.auth is not None:
+                headers.append((b"authorization", b"Basic " + b64encode(":".join(server.auth).encode())))
+            self._addressed[server] = url, headers
+        return self._addressed[server]
+
+    async def aclose(self) -> None:
+        await self.transport.aclose()
+
+
+class _Pieces(httpx.AsyncByteStream):
+    def __init__(self, pieces: AsyncIterator[bytes]) -> None:
+        self._pieces = pieces
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self._pieces
 
 
 class AgentTransport(AiohttpTransport):
