@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 from trl_loops import answering, broken_reward, scored
-from trl_workers import BIG_TOKENS, big_answer, ends_within, forkserver, pid_of, started, until
+from trl_workers import BIG_TOKENS, big_answer, ends_within, forkserver, make_worker, pid_of, started, until
 from turnloom.integrations.nemo_gym.rollout import NemoGymRolloutWorker
 from turnloom.testing import AgentCall, FakeAgent
+from turnloom.testing.cpu import cpu_training
 
 END_S = 5.0
 """How long an end may take that was asked for."""
@@ -45,14 +46,14 @@ def load(agent: FakeAgent, worker: NemoGymRolloutWorker) -> None:
     until(worker, lambda: worker.rollout_buffer.full() and agent.open_connections >= IN_FLIGHT)
 
 
-def unread(worker: NemoGymRolloutWorker) -> int:
-    """How many whole samples there still are, once the process has ended."""
-    samples = 0
+def unread(items: Any) -> int:
+    """How many whole items there still are, once the process has ended."""
+    count = 0
     with contextlib.suppress(queue.Empty):
         while True:
-            worker.rollout_buffer.get(timeout=10)
-            samples += 1
-    return samples
+            items.get(timeout=10)
+            count += 1
+    return count
 
 
 LOADED = {"max_inflight_tasks": IN_FLIGHT, "queue_maxsize": 3}
@@ -71,7 +72,8 @@ def test_stop_ends_it_at_once_with_a_full_queue_and_hundreds_in_flight() -> None
         worker.stop()
         assert time.monotonic() - began < END_S
         assert process.exitcode == 0, "it ended by itself"
-        assert unread(worker) < 4, "and the reader did not wait for the rest of the last"
+        assert unread(worker.rollout_buffer) < 4, "and the reader did not wait for the rest of the last"
+        assert unread(worker.metrics_queue) > 0, "which the trainer may still look at"
 
 
 def test_sigterm_ends_it_at_once_and_the_trainer_hears_of_it() -> None:
@@ -79,7 +81,7 @@ def test_sigterm_ends_it_at_once_and_the_trainer_hears_of_it() -> None:
         load(agent, worker)
         os.kill(pid_of(worker), signal.SIGTERM)
         assert ends_within(END_S, pid_of(worker))
-        assert unread(worker) < 4
+        assert unread(worker.rollout_buffer) < 4
         with pytest.raises(RuntimeError, match=r"has ended \(exit status 0\).*SIGTERM"):
             worker.check_health(300)
 
@@ -219,3 +221,13 @@ def test_a_death_in_the_middle_of_a_sample_is_told_at_once() -> None:
         assert ends_within(END_S, pid_of(worker))
         with pytest.raises(RuntimeError, match=r"has ended \(signal 9\).*memory"):
             worker.check_health(300)
+
+
+def test_a_process_that_cannot_begin_is_told_at_once() -> None:
+    with cpu_training():
+        worker = make_worker()
+    worker._mp_ctx = forkserver()
+    worker._loop_kwargs["nobody_takes"] = 1
+    with pytest.raises(RuntimeError, match=r"exited during init \(exitcode=1\)"):
+        worker.start()
+    worker.stop()

@@ -20,6 +20,7 @@ _HOOKS: Final = {
         "_run_loops",
         "_score_group",
         "_score_loop",
+        "model_version",
     ),
     "AsyncRolloutWorker": ("_loop_cls", "check_health", "model_version", "start", "stop"),
     "RolloutGroup": ("completions", "group_id", "reward_kwargs", "rollout_rewards"),
