@@ -150,7 +150,7 @@ async def test_every_reason_names_agent_row_status_and_the_body(answer, outcome,
     ("more", "said"),
     [
         ({"_ng_task_index": 41, "id": 7}, "_ng_task_index=41"),
-        ({"_ng_rollout_id": "t-41.r2", "_ng_task_index": 41}, "_ng_rollout_id='t-41.r2'"),
+        ({"_ng_rollout_id": "t-41.r2", "_ng_task_index": 41}, "row _ng_task_index=41, _ng_rollout_id='t-41.r2',"),
         ({"id": None, "task_id": "abc"}, "task_id='abc'"),
         ({"id": None}, "2 + 2?"),
         ({"id": None, "responses_create_params": {"input": [{"role": "user", "content": "q" * 9999}]}}, "qqq"),

@@ -41,6 +41,7 @@ async def running(
                 ledger,
                 agents=("math",),
                 group_size=group_size,
+                slots=8,
                 policy=GroupPolicy(**policy),
                 deadline=deadline,
                 sampling={"max_tokens": 64, "temperature": 1.0, "top_p": 1.0},
@@ -234,7 +235,9 @@ async def test_an_agent_that_is_down_is_waited_for(
         monkeypatch.setattr(runner._patience, "waits_for", counting(runner._patience.waits_for, waits))
         members = asyncio.ensure_future(of_one_group(runner, members=4))
         for _ in range(12):  # each has been sent again and again
-            await waits.acquire()
+            wait = asyncio.ensure_future(waits.acquire())
+            await asyncio.wait({wait, members}, return_when=asyncio.FIRST_COMPLETED)
+            assert not members.done()
         assert ledger.metrics.counts()["nemo_gym/sent_total"] == 4
         assert "nemo_gym/rollouts_total" not in ledger.metrics.counts(), "what waits has no outcome"
         async with FakeAgent(_answers(good), port=port) as agent:
@@ -243,7 +246,10 @@ async def test_an_agent_that_is_down_is_waited_for(
     assert [each.outcome for each in done if each] == ["ok"] * 4
     assert [row["_ng_attempt_index"] for row in sent] == [0] * 4
     assert outcomes(ledger) == {"ok": 4}
-    assert len([message for message in caplog.messages if "out of reach" in message]) == 1
+    aside, waits_for_it, back = caplog.messages
+    assert "is put aside" in aside
+    assert "is out of reach: its rollouts wait" in waits_for_it
+    assert "takes connections again" in back
 
 
 def test_patience_has_an_end_for_each_agent_and_begins_anew_once_it_was_reached() -> None:

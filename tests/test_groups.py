@@ -87,10 +87,10 @@ def test_a_row_has_a_prompt_its_own_or_what_the_agent_is_asked() -> None:
     assert with_prompt(row(prompt=None))["prompt"] == [{"role": "user", "content": "hi"}]
 
 
-@pytest.mark.parametrize("start", [0, 2])
+@pytest.mark.parametrize("start", [0, 2, 7])
 def test_rows_have_their_positions_also_after_a_resume_and_over_epochs(start: int) -> None:
     dataset = [row(answer=number) for number in range(3)]
-    numbered = positions(iter(dataset[start:]), dataset, start=start)
+    numbered = positions(iter(dataset[start % 3 :]), dataset, start=start)
     taken = [(position, each["answer"]) for position, each in (next(numbered) for _ in range(8))]
     assert taken == [(number % 3, number % 3) for number in range(start, start + 8)]
 

@@ -33,7 +33,7 @@ SEND_CHUNK_BYTES: Final = 64 * 1024
 """A row is sent in such pieces; each that is taken shows that the server still reads."""
 
 _SHOWN_CHARS: Final = 300
-_ROW_IDS: Final = ("_ng_rollout_id", "_ng_task_index", "id", "task_id", "instance_id", "uuid")
+_ROW_IDS: Final = ("_ng_task_index", "_ng_rollout_id", "id", "task_id", "instance_id", "uuid")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +46,11 @@ class RunCall:
     recording: Recording | None = None
 
     def row(self) -> str:
-        """The row by an id of its own, or by what it asks."""
-        for name in _ROW_IDS:
-            if isinstance(value := self.request.get(name), (str, int)):
-                return f"{name}={_shown(repr(value), 100)}"
+        """The row by ids of its own, at most two, or by what it asks."""
+        ids = ((name, self.request.get(name)) for name in _ROW_IDS)
+        told = [f"{name}={_shown(repr(value), 100)}" for name, value in ids if isinstance(value, (str, int))]
+        if told:
+            return ", ".join(told[:2])
         messages = prompt_of({"responses_create_params": self.request["responses_create_params"]})
         return f"that asks {_shown(str(messages[-1]['content']), 100)!r}" if messages else "that asks nothing"
 

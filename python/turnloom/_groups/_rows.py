@@ -57,18 +57,18 @@ def agent_for(row: Mapping[str, Any], agents: Iterable[str]) -> str | None:
 
 
 def positions(
-    first_epoch: Iterator[Mapping[str, Any]], dataset: Iterable[Mapping[str, Any]], *, start: int
+    first_epoch: Iterator[Mapping[str, Any]], dataset: Any, *, start: int
 ) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Each row with its position in the dataset, epoch after epoch without end.
 
     Args:
         first_epoch: the rows of the first epoch, which may begin in the middle.
-        start: where in the dataset it begins.
+        start: where it begins, counted on over the epochs before.
 
     Raises:
         ConfigError: an epoch has no rows.
     """
-    epoch = enumerate(first_epoch, start)
+    epoch = enumerate(first_epoch, start % len(dataset) if start else 0)
     while True:
         is_empty = True
         for position, row in epoch:

@@ -15,6 +15,7 @@ from turnloom._groups._patience import Patience
 from turnloom._groups._policy import GroupPolicy
 from turnloom._groups._rows import agent_for, with_prompt
 from turnloom._groups._scoring import WantedTurns
+from turnloom._groups._slots import SlotsWatch
 from turnloom._metrics import Ledger
 from turnloom._parsed import new_rollout_id
 from turnloom._rollout import Rollout, Turn
@@ -62,6 +63,7 @@ class GroupRunner:
         gym: open while rollouts run.
         agents: the names of its agents.
         group_size: how many rollouts a group has.
+        slots: how many rollouts the trainer lets begin before one has ended.
         train_turn_fn: which turns are trained; None is all.
         deadline: that of the client.
         sampling: `max_tokens`, `temperature` and `top_p`.
@@ -74,6 +76,7 @@ class GroupRunner:
         *,
         agents: Sequence[str],
         group_size: int,
+        slots: int,
         policy: GroupPolicy,
         train_turn_fn: Callable[[Turn], bool] | None = None,
         deadline: float | None,
@@ -89,6 +92,7 @@ class GroupRunner:
         self._sampling = sampling
         self._patience = Patience()
         self._breaker = Breaker()
+        self._slots_watch = SlotsWatch(slots)
         self._open: dict[int, _Group] = {}
         self._newest = -1
         self._stopping = False
@@ -134,7 +138,8 @@ class GroupRunner:
         return not self._open.pop(group_id).given_up
 
     def look(self, policy_version: int) -> None:
-        """Give up the groups whose policy is too old; to be called now and then."""
+        """Give up the groups whose policy is too old, and look at the agents' queues; to be called now and then."""
+        self._slots_watch.look(self._gym.agents)
         oldest = -math.inf if self._policy.max_staleness is None else policy_version - self._policy.max_staleness
         for group in self._open.values():
             if group.version < oldest and group.ended < self._group_size and not group.given_up:

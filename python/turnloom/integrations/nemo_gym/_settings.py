@@ -204,6 +204,20 @@ def eos_token_ids(processing_class: Any, generation_config: Any = None) -> list[
     return ids if own is None or own in ids else [own, *ids]
 
 
+def refuse_adapter(server_url: str, name: str) -> None:
+    """Refuse a trainer that sends its weights as an adapter.
+
+    Raises:
+        ConfigError: the model server offers it; it says what to do.
+    """
+    if published_adapter(server_url, name):
+        raise ConfigError(
+            f"the trainer has published its weights as the LoRA adapter {name!r} on {server_url}, but NeMo Gym's "
+            "agents ask for the base model by name, which would be sampled untrained. Start vLLM without "
+            "--enable-lora, so that the trainer sends merged weights."
+        )
+
+
 def published_adapter(server_url: str, name: str) -> bool:
     """Whether the model server offers this adapter; False when there is no such server."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))

@@ -12,7 +12,6 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from turnloom._client import GymClient
-from turnloom._exceptions import ConfigError
 from turnloom._groups import DenseIds, GroupPolicy, GroupRunner, check_rows, only_members, positions
 from turnloom._gym import checked_sampling
 from turnloom._metrics import Ledger, reports
@@ -34,7 +33,7 @@ from turnloom.integrations.nemo_gym._settings import (
     eos_token_ids,
     group_settings,
     known_settings,
-    published_adapter,
+    refuse_adapter,
     reward_functions,
     settings_from_config,
 )
@@ -59,7 +58,7 @@ __all__ = ["AsyncGRPOConfig", "AsyncGRPOTrainer", "AsyncRolloutWorker", "NemoGym
 RewardFuncs = Callable[..., Any] | Sequence[Callable[..., Any]]
 
 WATCH_S: Final = 0.5
-"""How often the loop looks at what changes by itself: the policy's version."""
+"""How often the loop looks at what changes by itself: the policy's version, the agents' queues."""
 
 _FAILED: Final[tuple[list[Any], list[int], list[Any], int, int, None]] = ([], [], [], 0, 0, None)
 """TRL's tuple for a rollout that cannot be scored."""
@@ -102,13 +101,13 @@ class NemoGymRolloutLoop(_AsyncRolloutLoop):  # type: ignore[misc]
             self._ledger,
             agents=tuple(agent_servers),
             group_size=self.num_generations,
+            slots=self.max_inflight_tasks,
             policy=policy,
             train_turn_fn=train_turn_fn,
             deadline=gym_settings.get("deadline"),
             sampling={"max_tokens": self.max_tokens, "temperature": self.temperature, "top_p": self.top_p},
         )
-        start = kwargs.get("dataset_start_index", 0)
-        self._positions = positions(self._dataset_iter, self.dataset, start=start % len(self.dataset) if start else 0)
+        self._positions = positions(self._dataset_iter, self.dataset, start=kwargs.get("dataset_start_index", 0))
 
     async def _run_loops(self, stop_event: asyncio.Event) -> None:
         """Generate and score until `stop_event` is set, or one of the loops fails; runs in flight are given up."""
@@ -292,14 +291,7 @@ class NemoGymRolloutWorker(EndsWell, AsyncRolloutWorker):  # type: ignore[misc]
             ConfigError: the trainer sends its weights as an adapter, which the agents' model would not use; or a
                 setting cannot be sent to the process.
         """
-        server = self._loop_kwargs.get("vllm_server_url", MODEL_SERVER_URL)
-        adapter = f"trl-policy-v{self.model_version}"
-        if published_adapter(server, adapter):
-            raise ConfigError(
-                f"the trainer has published its weights as the LoRA adapter {adapter!r} on {server}, but NeMo Gym's "
-                "agents ask for the base model by name, which would be sampled untrained. Start vLLM without "
-                "--enable-lora, so that the trainer sends merged weights."
-            )
+        refuse_adapter(self._loop_kwargs.get("vllm_server_url", MODEL_SERVER_URL), f"trl-policy-v{self.model_version}")
         try:
             super().start()
         except TypeError:  # TRL speaks of the functions, whichever setting it is
