@@ -1,13 +1,14 @@
 """Lets turnloom's worker run for long: thousands of rollouts, of which some fail in every way there is.
 
-    python benches/soak.py [--minutes 20] [--rollouts 20000] [--seed 1]
+    python benches/soak.py [--minutes 20] [--rollouts 20000] [--seed 1] [--retry]
     python benches/soak.py --fast
 
 The worker is the one that a trainer would have, in a process of its own; this process takes what it makes in place of
 the trainer, and a third one is the agent server, which gives a share of the rollouts a fault, drawn from a seed. At the
 end every rollout must be accounted for exactly once: what the loop has counted by outcome is what the server says that
-it did, every row was sent as often as a group has members, and as many samples have come as the answers have rows.
-Behind the rows that are counted come some that the server holds until the worker is stopped: they are the `cancelled`.
+it did, no request came twice, no member of a group is missing, and as many samples have come as the answers have rows.
+Twice the server takes no connection for a while. Behind the rows that are counted come some that it holds until the
+worker is stopped: they are the `cancelled`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import tempfile
 import time
 from collections import Counter
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn
@@ -42,6 +43,9 @@ class Plan:
     group_size: int = 8
     share: float = 0.1
     seed: int = 1
+    outages_s: tuple[float, ...] = (30.0, 60.0)
+    """How long the server takes no connection, each time."""
+    on_failure: str = "drop"
 
     @property
     def groups(self) -> int:
@@ -70,10 +74,11 @@ class Told:
 
     gave: Counter[str] = field(default_factory=Counter)
     """How many rollouts got which fault, or `none`."""
-    times: Counter[int] = field(default_factory=Counter)
-    """How often each row came."""
+    members: Counter[int] = field(default_factory=Counter)
+    """How many members of its group came of each row."""
+    repeated: int = 0
+    """Requests that had come before."""
     held: int = 0
-    under_way: int = 0
 
 
 # The agent server
@@ -88,28 +93,38 @@ def serve(to_parent: Connection, plan: Plan) -> None:
 async def _serve(to_parent: Connection, plan: Plan) -> None:
     from turnloom.testing import AgentCall, FakeAgent, Mix
 
-    mix, told, latencies = Mix(share=plan.share, seed=plan.seed), Told(), random.Random(plan.seed)
+    told, latencies, seen = Told(), random.Random(plan.seed), set[Any]()
+    mix = Mix(share=plan.share, seed=plan.seed)
     told.gave = mix.counts
 
     async def behave(call: AgentCall) -> None:
-        number = (await call.row())["number"]
-        if number >= plan.groups:
+        row = await call.row()
+        for name in (
+            row["_ng_rollout_id"],
+            tuple(row[f"_ng_{which}_index"] for which in ("task", "rollout", "attempt")),
+        ):
+            told.repeated += name in seen
+            seen.add(name)
+        if row["number"] >= plan.groups:
             told.held += 1
             await _hold(call)
-        told.times[number] += 1
-        told.under_way += 1
-        try:
-            await asyncio.sleep(latencies.uniform(0, 2 * plan.latency_s))
-            await mix(call)
-        finally:
-            told.under_way -= 1
+        told.members[row["number"]] += row["_ng_attempt_index"] == 0
+        await asyncio.sleep(latencies.uniform(0, 2 * plan.latency_s))
+        await mix(call)
 
-    async with FakeAgent(behave) as agent:
+    async with FakeAgent(behave) as agent, asyncio.TaskGroup() as tasks:
         to_parent.send(agent.url)
-        loop = asyncio.get_running_loop()
+        tasks.create_task(_outages(agent, plan))
         while True:
-            await loop.run_in_executor(None, to_parent.recv)
+            await asyncio.get_running_loop().run_in_executor(None, to_parent.recv)
             to_parent.send(told)
+
+
+async def _outages(agent: Any, plan: Plan) -> None:
+    for seconds in plan.outages_s:
+        await asyncio.sleep(60 * plan.minutes / (len(plan.outages_s) + 1))
+        async with agent.refusing():
+            await asyncio.sleep(seconds)
 
 
 async def _hold(call: Any) -> NoReturn:
@@ -205,8 +220,10 @@ class Report:
 
     plan: Plan
     told: Told
+    sent: int
+    """Rollouts, as the loop counts them."""
     counted: Counter[str]
-    """By the loop, per outcome."""
+    """Per outcome, likewise."""
     samples: int
     groups: set[int]
     moments: list[Moment]
@@ -215,15 +232,15 @@ class Report:
         """What is not accounted for exactly once; empty when all is."""
         plan, told = self.plan, self.told
         expected = outcomes_of(told)
-        sent = told.gave.total() + told.held
         checks = {
-            "rollouts sent, and counted": (sent, self.counted.total()),
-            "outcomes": (+expected, +self.counted),
-            "times that each row came": ({plan.group_size}, set(told.times.values())),
-            "rows that came": (plan.groups, len(told.times)),
-            "rollouts held, and slots": (told.held, plan.in_flight),
-            "samples": (samples_of(told), self.samples),
-            "groups numbered": (set(range(len(self.groups))), self.groups),
+            "rollouts that came, and that were sent": (expected.total(), self.sent),
+            "rollouts that were sent, and that have ended": (self.sent, self.counted.total()),
+            "outcomes given, and counted": (+expected, +self.counted),
+            "requests that had come before": (0, told.repeated),
+            "members of groups": (dict.fromkeys(range(plan.groups), plan.group_size), dict(told.members)),
+            "slots, and rollouts held": (plan.in_flight, told.held),
+            "rows of the answers, and samples": (samples_of(told), self.samples),
+            "groups numbered": (set(range(plan.groups)), self.groups),
         }
         return [f"{what}: {ours} and {theirs}" for what, (ours, theirs) in checks.items() if ours != theirs]
 
@@ -241,6 +258,7 @@ def soak(plan: Plan, *, every_s: float, show: Any = lambda moment: None) -> Repo
             num_generations=plan.group_size,
             max_inflight_tasks=plan.in_flight,
             run_timeout=plan.run_timeout_s,
+            on_failure=plan.on_failure,
         )
         worker.start()
         trainer, moments, began = Trainer(worker), [], time.monotonic()
@@ -251,8 +269,8 @@ def soak(plan: Plan, *, every_s: float, show: Any = lambda moment: None) -> Repo
                 if time.monotonic() - began >= every_s * len(moments):
                     moments.append(moment(began, trainer, worker._process.pid))
                     show(moments[-1])
-                if trainer.entered == plan.rollouts and told.held == plan.in_flight:
-                    break
+                if told.held == plan.in_flight and trainer.entered == told.gave.total():
+                    break  # nothing is left but what is held
         finally:
             worker.stop()
         counted = json.loads(counts.read_text())
@@ -261,7 +279,9 @@ def soak(plan: Plan, *, every_s: float, show: Any = lambda moment: None) -> Repo
     by_outcome = {
         name.removeprefix(prefix).removesuffix(suffix): n for name, n in counted.items() if name.startswith(prefix)
     }
-    return Report(plan, told, Counter(by_outcome), trainer.samples, trainer.groups, moments)
+    return Report(
+        plan, told, counted["nemo_gym/sent_total"], Counter(by_outcome), trainer.samples, trainer.groups, moments
+    )
 
 
 def _ask(server: Connection) -> Told:
@@ -275,9 +295,17 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=20.0)
     parser.add_argument("--rollouts", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--retry", action="store_true", help="run a new rollout in the place of one that failed")
     parser.add_argument("--fast", action="store_true", help="400 rollouts in six seconds")
     arguments = parser.parse_args()
-    plan = Plan(400, 0.1, in_flight=64) if arguments.fast else Plan(arguments.rollouts, arguments.minutes)
+    plan = Plan(
+        arguments.rollouts,
+        arguments.minutes,
+        seed=arguments.seed,
+        on_failure="retry" if arguments.retry else "drop",
+    )
+    if arguments.fast:
+        plan = replace(plan, rollouts=400, minutes=0.1, in_flight=64, outages_s=(1.0,))
     print("| minute | rollouts | ok | samples | resident MB | descriptors | CPU s |")
     print("| --: | --: | --: | --: | --: | --: | --: |")
 

@@ -64,6 +64,19 @@ async def test_it_can_reset_a_connection():
         writer.close()
 
 
+async def test_it_can_refuse_connections_for_a_while():
+    async with FakeAgent(ANSWER) as agent, httpx.AsyncClient(base_url=agent.url) as http:
+        assert (await http.post("/run", json={})).json() == ANSWER
+        async with agent.refusing():
+            assert (await http.post("/run", json={})).json() == ANSWER  # over the connection that there is
+            async with httpx.AsyncClient(base_url=agent.url) as another:
+                with pytest.raises(httpx.ConnectError):
+                    await another.post("/run", json={})
+        async with httpx.AsyncClient(base_url=agent.url) as another:
+            assert (await another.post("/run", json={})).json() == ANSWER
+        assert agent.connections == 2
+
+
 async def mistaken(call):
     raise KeyError("a mistake of the test's own")
 

@@ -20,8 +20,8 @@ import json
 import socket
 import struct
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from http import HTTPStatus
 from typing import Any, Self, TypeAlias
@@ -169,9 +169,13 @@ class FakeAgent:
         self._stop: Callable[[], object] = lambda: None
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._connected, "127.0.0.1", self._port)
-        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        await self._listen()
         return self
+
+    async def _listen(self) -> None:
+        self._server = await asyncio.start_server(self._connected, "127.0.0.1", self._port)
+        self._port = self._server.sockets[0].getsockname()[1]
+        self.url = f"http://127.0.0.1:{self._port}"
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         assert self._server is not None
@@ -209,6 +213,19 @@ class FakeAgent:
             self._errors.append(error)
         finally:
             ready.set()
+
+    @asynccontextmanager
+    async def refusing(self) -> AsyncIterator[None]:
+        """Take no connection within the block, as if the server were down; those that are open go on.
+
+        For a server that serves in the caller's loop.
+        """
+        assert self._server is not None
+        self._server.close()
+        try:
+            yield
+        finally:
+            await self._listen()
 
     async def until(self, condition: Callable[[FakeAgent], bool]) -> None:
         """Wait until something holds of this server, where it serves in the caller's loop.
