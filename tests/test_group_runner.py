@@ -27,6 +27,7 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_runner, "RETRY_PAUSE_S", 0.01)
     monkeypatch.setattr(_runner, "PATIENCE_PAUSE_S", 0.01)
     monkeypatch.setattr(_backoff, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(_backoff, "MAX_PAUSE_S", 0.01)
 
 
 @asynccontextmanager
@@ -279,6 +280,33 @@ async def test_members_fail_when_the_patience_is_at_its_end(monkeypatch: pytest.
     async with running(url) as (runner, ledger):
         await of_one_group(runner)
     assert outcomes(ledger) == {"unreachable": 2}
+
+
+# Giving up
+
+
+@pytest.mark.parametrize(("only", "ended"), [(500, {"http_error": 2, "cancelled": 2}), (None, {"cancelled": 2})])
+async def test_what_waits_for_another_try_ends_at_once(
+    only: Any, ended: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether an attempt has failed, or the agent is out of reach."""
+    monkeypatch.setattr(_runner, "RETRY_PAUSE_S", 10_000)
+    monkeypatch.setattr(_runner, "PATIENCE_PAUSE_S", 10_000)
+    async with FakeAgent(_answers(only)) as agent:
+        url = agent.url if only else "http://127.0.0.1:9"
+        async with running(url, on_failure="retry") as (runner, ledger):
+            asked = asyncio.Semaphore(0)
+            monkeypatch.setattr(runner._patience, "waits_for", counting(runner._patience.waits_for, asked))
+            members = asyncio.ensure_future(of_one_group(runner))
+            for _ in range(2):
+                await asked.acquire()
+            await asyncio.sleep(0)  # to the pause
+            runner.stop()
+            assert await members == [None, None]
+            assert await of_one_group(runner, 1) == [None, None], "and what begins later is not sent"
+    ended = {**ended, "cancelled": ended["cancelled"] + 2}
+    assert outcomes(ledger) == ended
+    assert ledger.metrics.counts()["nemo_gym/sent_total"] == sum(ended.values())
 
 
 async def test_pauses_are_spread() -> None:
