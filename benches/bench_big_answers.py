@@ -65,7 +65,7 @@ async def with_turnloom(url: str, count: int) -> int:
 async def without(url: str, count: int) -> int:
     from aiohttp import ClientSession, ClientTimeout
 
-    from pure_python import training_rows
+    from turnloom.bench._baseline import training_rows
 
     async with ClientSession(timeout=ClientTimeout(total=None)) as session:
 

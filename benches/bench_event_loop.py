@@ -21,10 +21,10 @@ from typing import Any
 
 import numpy as np
 
-import make_corpus
+from turnloom.bench import Shape, made_body
 
 TICK_S = 0.01
-SHAPE = make_corpus.Shape(turns=74, first=2_300, context=530, generated=500)
+SHAPE = Shape(turns=74, first=2_300, context=530, generated=500)
 WITH, WITHOUT = "turnloom", "read all, json"
 BODIES = {WITH: 200, WITHOUT: 20}
 FAST_BODIES = {WITH: 8, WITHOUT: 2}
@@ -32,7 +32,7 @@ ROW = {"responses_create_params": {"input": []}}
 
 
 def make_body() -> bytes:
-    return b"".join(make_corpus.chunks("event loop", SHAPE))
+    return made_body("event loop", SHAPE)
 
 
 def serve(to_parent: Connection, together: int) -> None:
@@ -74,7 +74,7 @@ async def without(url: str, count: int) -> int:
     import httpx
     from httpx_aiohttp import HttpxAiohttpClient
 
-    from pure_python import training_rows
+    from turnloom.bench._baseline import training_rows
 
     async with HttpxAiohttpClient(limits=httpx.Limits(max_connections=None), timeout=None) as http:
 
@@ -109,7 +109,7 @@ async def timed(way: Callable[[str, int], Awaitable[int]], url: str, count: int)
 
 def measure(name: str, count: int) -> dict[str, Any]:
     way = with_turnloom if name == WITH else without
-    import_module("turnloom" if name == WITH else "pure_python")  # which takes seconds, and none of these
+    import_module("turnloom" if name == WITH else "turnloom.bench._baseline")  # which takes seconds, and none of these
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     server = context.Process(target=serve, args=(theirs, count), daemon=True)

@@ -96,7 +96,7 @@ async def aiohttp(url: str, count: int) -> int:
 async def aiohttp_json(url: str, count: int) -> int:
     from aiohttp import ClientSession, ClientTimeout, TCPConnector
 
-    from pure_python import training_rows
+    from turnloom.bench._baseline import training_rows
 
     async with ClientSession(connector=TCPConnector(limit=0), timeout=ClientTimeout(total=None)) as session:
 

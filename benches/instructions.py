@@ -3,7 +3,7 @@
     python benches/instructions.py             # beside what was committed
     python benches/instructions.py --update    # writes instructions.json anew
 
-The bodies are those of `make_corpus`, with fewer turns. What starting the program takes is subtracted. The counts
+The bodies are those of `turnloom.bench`, with fewer turns. What starting the program takes is subtracted. The counts
 belong to one version of the compiler: a new one may need `--update`.
 """
 
@@ -16,15 +16,16 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-import make_corpus
+from turnloom.bench import SHAPES as LARGE
+from turnloom.bench import made_body
 
 ROOT = Path(__file__).resolve().parents[1]
 COMMITTED = ROOT / "benches" / "instructions.json"
 TOLERANCE = 0.05
 
 _TURNS = {"small": 4, "mid": 15, "big": 40, "single": 1, "forked": 15, "spaced": 15, "indented": 8}
-SHAPES = {name: replace(make_corpus.SHAPES[name], turns=turns) for name, turns in _TURNS.items()} | {
-    "single": replace(make_corpus.SHAPES["single"], generated=20_000)
+SHAPES = {name: replace(LARGE[name], turns=turns) for name, turns in _TURNS.items()} | {
+    "single": replace(LARGE["single"], generated=20_000)
 }
 
 
@@ -41,7 +42,7 @@ def per_token() -> dict[str, float]:
         start, _ = _count(program, b"{}", Path(folder))
         counts = {}
         for name, shape in SHAPES.items():
-            instructions, tokens = _count(program, b"".join(make_corpus.chunks(name, shape)), Path(folder))
+            instructions, tokens = _count(program, made_body(name, shape), Path(folder))
             counts[name] = round((instructions - start) / tokens, 1)
     return counts
 

@@ -28,8 +28,9 @@ def draw(results: list[dict[str, Any]], path: Path) -> None:
     height = 0.8 / len(WAYS)
     for number, (way, (label, color)) in enumerate(WAYS.items()):
         places = [body - 0.4 + (number + 0.5) * height for body in range(len(results))]
-        bars = axes.barh(places, [1e3 * result[way] for result in results], height, label=label, color=color)
-        axes.bar_label(bars, [f"{_times(result['json'] / result[way])} ×" for result in results], padding=2, fontsize=7)
+        bars = axes.barh(places, [1e3 * result["seconds"][way] for result in results], height, label=label, color=color)
+        faster = [result["seconds"]["json"] / result["seconds"][way] for result in results]
+        axes.bar_label(bars, [f"{_times(ratio)} ×" for ratio in faster], padding=2, fontsize=7)
     axes.set_yticks(range(len(results)), [f"{it['body']}\n{it['bytes'] / 1e6:.2f} MB" for it in results])
     axes.invert_yaxis()
     axes.set_xscale("log")

@@ -9,11 +9,12 @@ import pytest
 from trl.experimental.async_grpo.async_rollout_worker import TurnRecord, _chain_to_sequences
 
 import make_corpus
-import pure_python
 import turnloom
 from conftest import RealBody
 from rollouts import assert_as_reference, everything, feed, rows_of
 from turnloom._gym import turns_from_agent_output
+from turnloom.bench import Shape, made_body
+from turnloom.bench._baseline import training_rows
 
 DATA = Path(__file__).parent / "data"
 SMALL_BODIES = sorted(path.name for path in DATA.glob("*.json"))
@@ -78,13 +79,13 @@ def test_one_rollout_in_three_styles() -> None:
 @pytest.mark.parametrize("name", ["small", "mid", "single", "forked", "spaced", "indented"])
 def test_long_bodies(name: str) -> None:
     body = make_corpus.body(name)
-    assert rows_of(turnloom.parse_run(body).rows) == rows_of(pure_python.training_rows(body))
+    assert rows_of(turnloom.parse_run(body).rows) == rows_of(training_rows(body))
 
 
 def test_the_sha256_of_a_body_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(make_corpus, "BODIES", tmp_path / "bodies")
     body = make_corpus.body("small")
-    assert body == b"".join(make_corpus.chunks("small"))
+    assert body == made_body("small")
     assert hashlib.sha256(body).hexdigest() == make_corpus.committed_sha256()["small"]
     (tmp_path / "bodies" / "small.json").write_bytes(body + b"\n")
     with pytest.raises(ValueError, match=r"small\.json"):
@@ -93,8 +94,7 @@ def test_the_sha256_of_a_body_is_checked(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_many_turns_of_a_long_context() -> None:
     """128 turns that end at 69,000 tokens: each prompt is compared, none is parsed twice."""
-    shape = make_corpus.Shape(128, first=2_000, context=300, generated=225)
-    body = b"".join(make_corpus.answer(make_corpus._items("128 turns", shape)))
+    body = made_body("128 turns", Shape(128, first=2_000, context=300, generated=225))
     rollout = turnloom.parse_run(body)
     assert rollout.drift == turnloom.Drift(clean=127, transitions=127)
     assert [len(row.input_ids) for row in rollout.rows] == [2_000 + 127 * 525 + 225]

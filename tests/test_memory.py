@@ -33,7 +33,8 @@ def run_python(script: str, *arguments: str) -> list[int]:
 
 FEED_BIG_BODY = """
     import os
-    import make_corpus, turnloom
+    import turnloom
+    import turnloom.bench._corpus as corpus
 
     def resident():
         with open("/proc/self/statm") as statm:
@@ -41,7 +42,7 @@ FEED_BIG_BODY = """
 
     def chunks():
         pending = b""
-        for piece in make_corpus.chunks("big"):
+        for piece in corpus.chunks("big"):
             pending += piece
             while len(pending) >= 65_536:
                 yield pending[:65_536]
@@ -126,7 +127,7 @@ def test_parsing_again_and_again_keeps_nothing() -> None:
         import make_corpus, turnloom
         from high_water import high_water
 
-        body = b"".join(make_corpus.chunks("mid"))
+        body = make_corpus.body("mid")
         for round in range(30):
             rollout = turnloom.parse_run(body)
             broken = turnloom.RunParser()

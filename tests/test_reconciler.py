@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from trl.experimental.async_grpo.async_rollout_worker import TurnRecord, _chain_to_sequences
 
-import make_corpus
-import pure_python
 import reference
 import turnloom
 from rollouts import Raw, answer, assert_as_reference, feed, rows_of, spans_of, turn
 from strategies import BRANCHES, THRESHOLDS, Told, conversations
+from turnloom.bench import _corpus as corpus
+from turnloom.bench._baseline import training_rows
 
 # name: (threshold, turns as (prompt, output, mask), rows as (ids, mask), what is not 0 in the counts)
 CASES: dict[str, tuple[int, list[tuple[Any, ...]], list[tuple[Any, ...]], dict[str, int]]] = {
@@ -312,13 +312,13 @@ def test_a_difference_at_any_place_of_a_long_text(comma: str, other: str) -> Non
 def test_long_conversations(seed: int) -> None:
     """A thousand ids a turn and every kind of change, in one piece and in pieces of some size."""
     choose = random.Random(seed)
-    talk = make_corpus.Conversation(f"long {seed}")
+    talk = corpus.Conversation(f"long {seed}")
     changes = ("clean", "clean", "realign", "fork", "fresh")
     items = [talk.turn(choose.randrange(1, 1_000), choose.randrange(1, 600))]
     items += [talk.turn(choose.randrange(1, 400), choose.randrange(1, 600), choose.choice(changes)) for _ in range(12)]
-    body = b"".join(make_corpus.answer(items))
+    body = b"".join(corpus.answer(items))
     for threshold in (0, 2, 100):
-        expected = rows_of(pure_python.training_rows(body, fork_threshold=threshold))
+        expected = rows_of(training_rows(body, fork_threshold=threshold))
         for size in (len(body), choose.randrange(1, 10_000), choose.randrange(1, 100)):
             rollout = feed(body, range(size, len(body), size), fork_threshold_tokens=threshold)
             assert rows_of(rollout.rows) == expected

@@ -9,7 +9,7 @@ from typing import Annotated, Final
 import typer
 
 import turnloom
-from turnloom.cli import _collect, _doctor, _inspect, _replay
+from turnloom.cli import _bench, _collect, _doctor, _inspect, _replay
 
 _DEMO_PACKAGES: Final = ("rich", "matplotlib", "torch", "transformers", "datasets", "accelerate", "trl")
 
@@ -48,6 +48,7 @@ def demo(
     raise typer.Exit(run_demo(seed=seed, steps=steps, out=out, weight_sync=weight_sync))
 
 
+app.command()(_bench.bench)
 app.command()(_doctor.doctor)
 app.command()(_inspect.inspect)
 app.command("replay")(_replay.replay_records)

@@ -49,11 +49,19 @@ from trl.experimental.async_grpo.async_rollout_worker import (  # noqa: E402
     TrainingSequence,
     _AsyncRolloutLoop,
 )
+from trl.experimental.async_grpo.async_rollout_worker import _chain_to_sequences as chain_to_sequences  # noqa: E402
 from trl.trainer.utils import print_prompt_completions_sample  # noqa: E402
 
 check_trl_hooks(_AsyncRolloutLoop, AsyncRolloutWorker, RolloutGroup, RolloutSample)
 
-__all__ = ["AsyncGRPOConfig", "AsyncGRPOTrainer", "AsyncRolloutWorker", "NemoGymRolloutLoop", "NemoGymRolloutWorker"]
+__all__ = [
+    "AsyncGRPOConfig",
+    "AsyncGRPOTrainer",
+    "AsyncRolloutWorker",
+    "NemoGymRolloutLoop",
+    "NemoGymRolloutWorker",
+    "chain_to_sequences",
+]
 
 RewardFuncs = Callable[..., Any] | Sequence[Callable[..., Any]]
 
