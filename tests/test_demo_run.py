@@ -127,7 +127,7 @@ def test_a_missing_package_is_told_with_its_extra(missing: str, extra: str) -> N
     result = subprocess.run(
         [sys.executable, "-c", hide, "demo"], capture_output=True, text=True, env=environment(), timeout=60
     )
-    assert result.returncode == 1
+    assert result.returncode == 2
     assert f"{missing} " in result.stderr
     assert f"pip install 'turnloom[{extra}]'" in result.stderr
 

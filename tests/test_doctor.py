@@ -3,6 +3,7 @@
 import gzip
 import json
 import socket
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +139,28 @@ async def test_a_closed_port():
     finding = found(examination, "agent math")
     assert (finding.verdict, url in finding.detail) == ("bad", True)
     assert found(examination, "row").verdict == "not looked at"
+
+
+async def test_a_password_in_a_url_is_sent_and_not_shown():
+    async with FakeAgent(gym_answer(ROW, turns=TWO_TURNS)) as agent:
+        examination = await examine({"math": agent.url.replace("//", "//me:secret@")}, row=ROW)
+    assert verdicts(examination)["agent math"] == verdicts(examination)["answer"] == "good"
+    assert "secret" not in str(examination.as_json())
+    assert agent.calls[0].headers["authorization"].startswith("Basic ")
+
+
+@pytest.mark.parametrize("given", [{"agent_servers": {"math": "10.0.0.5:8001"}}, {"head": "10.0.0.5:11000"}])
+async def test_a_url_that_is_none(given):
+    with pytest.raises(ConfigError, match="no URL of a server"):
+        await examine(**given)
+
+
+async def test_what_is_found_is_told_also_where_versions_cannot_be_looked_at(monkeypatch):
+    monkeypatch.setitem(sys.modules, "packaging.requirements", None)
+    monkeypatch.delitem(sys.modules, "turnloom.doctor._versions", raising=False)
+    examination = await look_at(gym_answer(ROW, turns=TWO_TURNS))
+    assert verdicts(examination)["reward"] == "good"
+    assert found(examination, "versions").advice == "pip install 'turnloom[cli]'"
 
 
 async def test_another_server():

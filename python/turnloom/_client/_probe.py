@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import httpx
 
 from turnloom._client._transport import NETWORK_ERRORS, AgentTransport, classify
+from turnloom._client._urls import ServerUrl
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,11 +20,11 @@ class Probe:
     """Why nothing answered; else empty."""
 
 
-async def probe(run_url: str, *, connect_timeout: float) -> Probe:
+async def probe(server: ServerUrl, *, connect_timeout: float) -> Probe:
     """Ask whether somebody answers at an agent's `/run`, and as an agent would."""
     async with httpx.AsyncClient(transport=AgentTransport(trust_env=False), timeout=connect_timeout) as http:
         try:
-            async with http.stream("GET", run_url) as response:
+            async with http.stream("GET", server.run, auth=server.auth) as response:
                 return Probe(response.status_code, "")
         except NETWORK_ERRORS as error:
             _, cause = classify(error)

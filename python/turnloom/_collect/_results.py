@@ -128,7 +128,7 @@ def _figures(rows: list[list[Result]], samples_per_row: int, pass_reward: float)
         done=done,
         failed=len(results) - done,
         outcomes=dict(Counter(result.outcome for result in results).most_common()),
-        mean_reward=sum(every) / len(every) if every else None,
+        mean_reward=math.fsum(reward / len(every) for reward in every) if every else None,
         pass_at=tuple(_pass_rates(passes, samples_per_row)),
         trained_tokens=sum(result.trained_tokens for result in results),
     )

@@ -15,16 +15,16 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn
 from rich.table import Table
 
-from turnloom import ConfigError, MalformedBody, UnscorableRollout
+from turnloom import MalformedBody, UnscorableRollout
 from turnloom.bench import Measurement, made_body, markdown, measure, missing_decoders, versions
 from turnloom.bench._measurement import SECONDS_PER_BODY
 from turnloom.bench._table import cells
 from turnloom.cli._consoles import progress_console, table_console
+from turnloom.cli._endings import INTERRUPTED, WRONG, endings
 
 _BODIES: Final = ("small", "mid", "big", "single", "forked")
 _FAST_BODIES: Final = ("small", "mid")
 _FAST_SECONDS: Final = 1.0
-_INTERRUPTED: Final = 130
 
 
 def bench(
@@ -45,18 +45,16 @@ def bench(
     """
     result = _Result()
     interrupted = False
-    try:
-        result.measure(_to_measure(bodies or [], fast=fast), seconds=_FAST_SECONDS if fast else SECONDS_PER_BODY)
-    except (ConfigError, ImportError) as error:
-        typer.echo(f"turnloom bench: {error}", err=True)
-        raise typer.Exit(2) from None
-    except KeyboardInterrupt:
-        interrupted = True
-    result.print(as_json=as_json)
+    with endings("turnloom bench"):
+        try:
+            result.measure(_to_measure(bodies or [], fast=fast), seconds=_FAST_SECONDS if fast else SECONDS_PER_BODY)
+        except KeyboardInterrupt:
+            interrupted = True
+        result.print(as_json=as_json)
     if interrupted:
         typer.echo("interrupted: what was measured before is above", err=True)
-        raise typer.Exit(_INTERRUPTED)
-    raise typer.Exit(1 if result.problems else 0)
+        raise typer.Exit(INTERRUPTED)
+    raise typer.Exit(WRONG if result.problems else 0)
 
 
 def _to_measure(files: Sequence[Path], *, fast: bool) -> dict[str, Callable[[], bytes]]:

@@ -6,8 +6,9 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -30,8 +31,8 @@ from turnloom._collect import DEFAULT_CONCURRENCY, PARQUET, SUMMARY
 from turnloom._gym import read_rows
 from turnloom._parse import DEFAULT_FORK_THRESHOLD_TOKENS
 from turnloom.cli._consoles import progress_console, table_console
-
-INTERRUPTED: Final = 130
+from turnloom.cli._endings import WRONG, endings
+from turnloom.inspector._words import visible
 
 
 def collect_rollouts(
@@ -64,13 +65,13 @@ def collect_rollouts(
     Example: turnloom collect --agents math=http://10.0.0.5:8001 --rows rows.jsonl --out runs/ -n 8
     """
     bars = _Bars(progress_console())
-    try:
-        servers = _servers(agents or [], head)
-        with bars:
+    with endings("turnloom collect"):
+        servers, read = _servers(agents or [], head), read_rows(rows)
+        with bars, _told_where_it_is(out):
             summary = asyncio.run(
                 collect(
                     servers,
-                    read_rows(rows),
+                    read,
                     out,
                     samples_per_row=samples,
                     concurrency=concurrency,
@@ -87,22 +88,22 @@ def collect_rollouts(
                     on_rollout=bars.rollout,
                 )
             )
-    except (ConfigError, ImportError) as error:
-        typer.echo(f"turnloom collect: {error}", err=True)
-        raise typer.Exit(2) from None
-    except OSError as error:
-        typer.echo(f"turnloom collect: {error}", err=True)
-        raise typer.Exit(1) from None
+        if as_json:
+            typer.echo(json.dumps(summary.to_json()))
+        else:
+            table_console().print(_table(summary))
+        for text in _remarks(summary, out):
+            typer.echo(text, err=True)
+    raise typer.Exit(0 if summary.is_complete else WRONG)
+
+
+@contextmanager
+def _told_where_it_is(out: Path) -> Iterator[None]:
+    try:
+        yield
     except KeyboardInterrupt:
         typer.echo(f"interrupted: what is done is in {out}, and the same command goes on from there", err=True)
-        raise typer.Exit(INTERRUPTED) from None
-    if as_json:
-        typer.echo(json.dumps(summary.to_json()))
-    else:
-        table_console().print(_table(summary))
-    for text in _remarks(summary, out):
-        typer.echo(text, err=True)
-    raise typer.Exit(0 if summary.is_complete else 1)
+        raise
 
 
 def _servers(named: list[str], head: str | None) -> Mapping[str, str | Sequence[str]]:
@@ -124,7 +125,7 @@ class _Bars:
 
     def __init__(self, console: Console) -> None:
         self._progress = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             _RateColumn(),
@@ -145,7 +146,7 @@ class _Bars:
     def begin(self, there: CollectionSummary) -> None:
         for agent, figures in there.agents.items():
             self._tasks[agent] = self._progress.add_task(
-                agent, total=figures.wanted, completed=figures.done, told="", begun_with=figures.done
+                visible(agent), total=figures.wanted, completed=figures.done, told="", begun_with=figures.done
             )
             self._outcomes[agent] = Counter()
 
@@ -170,12 +171,13 @@ def _table(summary: CollectionSummary) -> Table:
     table = Table(
         "agent", "rollouts", "done", "failed", "mean reward", *rates, "trained tokens", box=None, pad_edge=False
     )
+    table.columns[0].overflow = "fold"
     for column in table.columns[1:]:
-        column.justify = "right"
+        column.justify, column.overflow = "right", "fold"
     for name, figures in {**summary.agents, "all": summary.total}.items():
         by_k = {f"pass@{rate.k}": f"{rate.value:.3f}" for rate in figures.pass_at}
         table.add_row(
-            name,
+            Text(visible(name)),
             *(f"{number:,}" for number in (figures.wanted, figures.done, figures.failed)),
             "–" if figures.mean_reward is None else f"{figures.mean_reward:.3f}",
             *(by_k.get(rate, "–") for rate in rates),

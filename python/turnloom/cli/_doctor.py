@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from turnloom import ConfigError
+from turnloom.cli._consoles import table_console
+from turnloom.cli._endings import WRONG, endings
 from turnloom.doctor import Examination, Verdict, examine
+from turnloom.inspector._words import visible
 
 _MARKS: Final[dict[Verdict, tuple[str, str]]] = {
     "good": ("✓", "green"),
@@ -39,27 +41,24 @@ def doctor(
 
     Example: turnloom doctor --head http://127.0.0.1:11000 --row rows.jsonl
     """
-    try:
+    with endings("turnloom doctor"):
         sent = None if row is None else _first_row(row)
         agent_servers = None if url is None else {_agent_name(sent): url}
         examination = asyncio.run(
             examine(agent_servers, head=head, row=sent, run_timeout=run_timeout, max_tokens=max_tokens)
         )
-    except ConfigError as error:
-        typer.echo(f"turnloom doctor: {error}", err=True)
-        raise typer.Exit(2) from error
-    if as_json:
-        typer.echo(json.dumps(examination.as_json(), indent=2))
-    else:
-        _print(examination)
-    raise typer.Exit(0 if examination.healthy else 1)
+        if as_json:
+            typer.echo(json.dumps(examination.as_json(), indent=2))
+        else:
+            _print(examination)
+    raise typer.Exit(0 if examination.healthy else WRONG)
 
 
 def _first_row(path: Path) -> dict[str, Any]:
     text = path.read_text(encoding="utf-8", errors="replace").lstrip("\ufeff \t\r\n")
     try:
         row, _ = json.JSONDecoder().raw_decode(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: the first row is not JSON: {error}") from error
     if isinstance(row, list):
         row = row[0] if row else None
@@ -78,12 +77,12 @@ def _agent_name(row: dict[str, Any] | None) -> str:
 def _print(examination: Examination) -> None:
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(no_wrap=True)
-    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
     table.add_column(overflow="fold")
     for finding in examination.findings:
         mark, style = _MARKS[finding.verdict]
-        told = Text(finding.detail)
+        told = Text(visible(finding.detail))
         if finding.advice:
             told.append(f"\n→ {finding.advice}", style="bold" if finding.verdict == "bad" else "")
-        table.add_row(Text(mark, style=style), Text(finding.name, style=style), told)
-    Console(highlight=False).print(table)
+        table.add_row(Text(mark, style=style), Text(visible(finding.name), style=style), told)
+    table_console().print(table)

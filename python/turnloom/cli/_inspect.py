@@ -15,11 +15,12 @@ from rich.padding import Padding
 from rich.progress import track
 
 from turnloom import ConfigError, MalformedBody, MalformedRecord
+from turnloom.cli._endings import WRONG, endings
 from turnloom.cli._rollouts import Kept, kept_rollouts
-from turnloom.inspector import DRIFT_CAUSES, Inspection, drift_causes, inspect_run, load_tokenizer
+from turnloom.inspector import DRIFT_CAUSES, CauseTotal, Inspection, drift_causes, inspect_run, load_tokenizer
 from turnloom.inspector._page import page
 from turnloom.inspector._terminal import show
-from turnloom.inspector._words import counted
+from turnloom.inspector._words import counted, visible
 
 
 def inspect(
@@ -43,24 +44,26 @@ def inspect(
 ) -> None:
     """One rollout as a person reads it: messages beside tokens, and why prompts leave what was held.
 
-    Where there are many and none is chosen: the causes of their drift, those of most transitions first.
+    Where there are many and none is chosen: the causes of their drift, those of most transitions first. Ends with 1
+    where none can be inspected, 2 for a wrong argument.
 
     Example: turnloom inspect body.json --tokenizer ./my-model --html rollout.html
     """
     given = {"fork_threshold_tokens": fork_threshold_tokens, "branches": branches}
     settings: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    try:
+    with endings(f"turnloom inspect: {path}"):
         settings["tokenizer"] = load_tokenizer(tokenizer) if tokenizer is not None else None
         kept = list(kept_rollouts(path))
+        if not kept:
+            raise ConfigError("there is no rollout in it")
+        if html is not None and html.exists() and html.samefile(path):
+            raise ConfigError(f"--html {html} would take the place of what is inspected: name another file")
         if len(kept) != 1 and rollout is None:
             if html is not None:
                 raise ConfigError(f"it has {len(kept):,} rollouts, and a page shows one: choose it with --rollout")
             _show_causes(kept, settings, as_json=as_json)
         else:
             _show_one(_inspected(_chosen(kept, rollout or "0"), settings), html=html, as_json=as_json)
-    except (ConfigError, MalformedBody, MalformedRecord, ImportError) as error:
-        typer.echo(f"turnloom inspect: {path}: {error}", err=True)
-        raise typer.Exit(1) from None
 
 
 def _chosen(kept: list[Kept], rollout: str) -> Kept:
@@ -122,13 +125,19 @@ def _show_causes(kept: list[Kept], settings: dict[str, Any], *, as_json: bool) -
         causes = [asdict(total) | DRIFT_CAUSES[total.cause]._asdict() for total in totals]
         told = {"rollouts": len(kept), "outcomes": seen.outcomes, "drifting": len(seen.drifting), "causes": causes}
         typer.echo(json.dumps(told | {"failures": seen.failures}))
-        return
+    else:
+        _print_causes(console, seen, totals)
+    if not seen.outcomes:
+        raise typer.Exit(WRONG)
+
+
+def _print_causes(console: Console, seen: _Seen, totals: list[CauseTotal]) -> None:
     outcomes = ", ".join(f"{count:,} {outcome}" for outcome, count in seen.outcomes.most_common())
-    console.print(f"{counted(len(kept), 'rollout')}: {outcomes or 'none with an answer'}")
+    console.print(f"{counted(len(seen.kept), 'rollout')}: {outcomes or 'none with an answer'}")
     if seen.drifting:
         some = ", ".join(seen.drifting[:_SHOWN]) + (", …" if len(seen.drifting) > _SHOWN else "")
         console.print(f"{len(seen.drifting):,} with drift, to be seen with --rollout: {some}")
-    if seen.drifting and settings["tokenizer"] is None:
+    if seen.drifting and seen.settings["tokenizer"] is None:
         console.print("Why they drift can be told with --tokenizer.")
     for total in totals:
         cause = DRIFT_CAUSES[total.cause]
@@ -137,7 +146,7 @@ def _show_causes(kept: list[Kept], settings: dict[str, Any], *, as_json: bool) -
         console.print(f"\n[bold]{cause.name}[/bold]: {transitions} {of_what}")
         console.print(Padding(f"{cause.meaning}\n{cause.advice}", (0, 0, 0, 2)))
     for failure in seen.failures[:_SHOWN]:
-        console.print(f"not inspected: {failure}", markup=False, style="red")
+        console.print(f"not inspected: {visible(failure)}", markup=False, style="red")
     if len(seen.failures) > _SHOWN:
         console.print(f"… and {len(seen.failures) - _SHOWN:,} more", style="red")
 

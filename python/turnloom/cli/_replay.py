@@ -15,6 +15,7 @@ from rich.table import Table
 from turnloom import ConfigError, Records, __version__, replay
 from turnloom._records import Totals, totals_of
 from turnloom.cli._consoles import progress_console, table_console
+from turnloom.cli._endings import WRONG, endings
 
 _LINES: Final = {
     "rollouts": "rollouts",
@@ -43,7 +44,7 @@ def replay_records(
     Example: turnloom replay runs/ --fork-threshold-tokens 0 --branches best
     """
     console = progress_console()
-    try:
+    with endings("turnloom replay"):
         records = Records(path)
         if len(records) == 0:
             raise ConfigError(f"there are no records in {path}")
@@ -51,19 +52,16 @@ def replay_records(
         if fork_threshold_tokens is not None or branches is not None:
             other = _totals(console, records, fork_threshold_tokens=fork_threshold_tokens, branches=branches)
             found[_named(fork_threshold_tokens, branches)] = other
-    except (ConfigError, ImportError) as error:
-        typer.echo(f"turnloom replay: {error}", err=True)
-        raise typer.Exit(2) from None
-    wrong = None if records.problems else _other_rows(records, found["as recorded"])
-    if as_json:
-        typer.echo(json.dumps({name: _figures(totals) for name, totals in found.items()}))
-    else:
-        table_console().print(_table(found))
+        wrong = None if records.problems else _other_rows(records, found["as recorded"])
+        if as_json:
+            typer.echo(json.dumps({name: _figures(totals) for name, totals in found.items()}))
+        else:
+            table_console().print(_table(found))
     for problem in records.problems:
         typer.echo(f"skipped: {problem}", err=True)
     if wrong is not None:
         typer.echo(wrong, err=True)
-    raise typer.Exit(1 if wrong or records.problems else 0)
+    raise typer.Exit(WRONG if wrong or records.problems else 0)
 
 
 def _totals(console: Console, records: Records, **settings: Any) -> Totals:
@@ -84,7 +82,7 @@ def _figures(totals: Totals) -> dict[str, int]:
 def _table(found: dict[str, Totals]) -> Table:
     table = Table("", *found, box=None, pad_edge=False)
     for column in table.columns[1:]:
-        column.justify = "right"
+        column.justify, column.overflow = "right", "fold"
     figures = [_figures(totals) for totals in found.values()]
     for name, label in _LINES.items():
         table.add_row(label, *(f"{each[name]:,}" for each in figures))

@@ -30,12 +30,24 @@ _SUMMARY: Final = "summary.json"
 _PLOT: Final = "reward.png"
 
 
-def run_demo(*, seed: int, steps: int, out: Path, weight_sync: bool = True) -> int:
-    """Run it; the exit status: 0 if the policy learned, 1 if it did not, 128 + n if signal n ended it."""
-    os.environ.update(_ENVIRONMENT)
+def clear(out: Path) -> None:
+    """Make the folder if it isn't there, and remove what another run has left in it.
+
+    Raises:
+        OSError: nothing can be written there.
+    """
     out.mkdir(parents=True, exist_ok=True)
-    for name in (_METRICS, _SUMMARY, _PLOT):  # of another run, perhaps
+    for name in (_METRICS, _SUMMARY, _PLOT):
         (out / name).unlink(missing_ok=True)
+    (out / _METRICS).touch()
+
+
+def run_demo(*, seed: int, steps: int, out: Path, weight_sync: bool = True) -> int:
+    """Run it in a folder that is `clear`; the exit status.
+
+    That is 0 if the policy learned, 1 if it did not, 128 + n if signal n ended it.
+    """
+    os.environ.update(_ENVIRONMENT)
     started = time.monotonic()
     console = rich.console.Console()
     with ExitStack() as stack:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from turnloom._client import DEFAULT_RUN_TIMEOUT_S, GymClient
+from turnloom._client._urls import ServerUrl, server_url, server_urls
 from turnloom._exceptions import AgentError, ConfigError
 from turnloom._gym import agent_of, gym_row
 from turnloom._rollout import Rollout
@@ -60,10 +61,12 @@ async def examine(
         raise ConfigError("either agent_servers or head is needed: the agents, or the head server that knows them")
     findings: list[Finding] = []
     if head is not None:
+        server_url("the head server", head)  # raises for what is none
         agent_servers = _discovered(head, findings)
     rollout = None
     if agent_servers:
-        findings += [await _reached(name, url) for name, url in _urls(agent_servers)]
+        servers = server_urls(agent_servers)
+        findings += [await _reached(name, server) for name, each in servers.items() for server in each]
         rollout = await _rolled_out(agent_servers, row, run_timeout, max_tokens, findings)
     findings += _versions()
     return Examination(tuple(findings), rollout)
@@ -84,17 +87,11 @@ def _discovered(head: str, findings: list[Finding]) -> AgentServers:
     return agent_servers
 
 
-def _urls(agent_servers: AgentServers) -> Iterator[tuple[str, str]]:
-    for name, urls in agent_servers.items():
-        for url in [urls] if isinstance(urls, str) else urls:
-            yield name, url
-
-
-async def _reached(name: str, url: str) -> Finding:
+async def _reached(name: str, server: ServerUrl) -> Finding:
     from turnloom._client._probe import probe
 
-    probed = await probe(f"{url.rstrip('/')}/run", connect_timeout=CONNECT_TIMEOUT_S)
-    line = f"agent {name}"
+    probed = await probe(server, connect_timeout=CONNECT_TIMEOUT_S)
+    line, url = f"agent {name}", server.shown
     if probed.status is None:
         return Finding(line, "bad", f"{url} does not answer: {probed.failure}", "Is it up, and reachable from here?")
     if probed.status == 405:
@@ -137,6 +134,6 @@ async def _rolled_out(
 def _versions() -> Iterator[Finding]:
     try:
         from turnloom.doctor._versions import versions
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"{error.name} is missing: pip install 'turnloom[cli]'") from error
+    except ImportError as error:
+        return iter([Finding("versions", "not looked at", str(error), "pip install 'turnloom[cli]'")])
     return versions()

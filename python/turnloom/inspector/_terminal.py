@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
@@ -42,6 +43,7 @@ def show(inspection: Inspection, console: Console) -> None:
     if not console.is_terminal:
         console.print(_view(inspection, console.width))
         return
+    os.environ.setdefault("LESS", "FRX")  # colours through, and no pager for what fits the terminal
     with console.pager(styles=True):
         console.print(_view(inspection, console.width))
 
@@ -65,7 +67,7 @@ def _head(inspection: Inspection) -> RenderableType:
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim")
     table.add_column(overflow="fold")
-    table.add_row("rollout", Text(f"{inspection.name}  {headline(inspection)}", style="bold"))
+    table.add_row("rollout", Text(visible(f"{inspection.name}  {headline(inspection)}"), style="bold"))
     if inspection.reason:
         table.add_row("reason", Text(visible(inspection.reason), style="bold red"))
     table.add_row("tokens", _legend(inspection))
@@ -73,7 +75,8 @@ def _head(inspection: Inspection) -> RenderableType:
     kinds = f"clean {drift.clean:,} · realign {drift.realign:,} · fork {drift.fork:,}"
     table.add_row("drift", f"{kinds} · {counted(drift.drift_tokens, 'token')} not repeated ({settings})")
     if inspection.metrics:
-        table.add_row("metrics", Text(" · ".join(f"{name} {value:g}" for name, value in inspection.metrics.items())))
+        metrics = " · ".join(f"{name} {value:g}" for name, value in inspection.metrics.items())
+        table.add_row("metrics", Text(visible(metrics)))
     for defect in inspection.defects:
         table.add_row("defect", Text(visible(f"item {defect.item_index}: {defect.code}: {defect.detail}"), style="red"))
     if inspection.unknown_ids:
@@ -133,7 +136,7 @@ def _messages(messages: Iterable[dict[str, Any]]) -> RenderableType:
             *(("call", call_text(call)) for call in message.get("tool_calls", ())),
         ):
             if text:
-                table.add_row(label, Text(elided(visible(text), limit=_MESSAGE_CHARACTERS)))
+                table.add_row(Text(visible(label)), Text(elided(visible(text), limit=_MESSAGE_CHARACTERS)))
     return table
 
 
