@@ -112,6 +112,16 @@ async def test_a_folder_holds_one_collection(tmp_path: Path) -> None:
     assert agent.asked == []
 
 
+@pytest.mark.parametrize("content", ["", "[]", "{}", "garbage", '{"id": 5}', "[" * 100_000])
+async def test_a_damaged_state_is_told(content: str, tmp_path: Path) -> None:
+    await collect(Scripted(), dataset(2), tmp_path)
+    (tmp_path / "collect.json").write_text(content)
+    agent = Scripted()
+    with pytest.raises(turnloom.ConfigError, match=r"collect\.json.* is damaged"):
+        await collect(agent, dataset(2), tmp_path)
+    assert agent.asked == []
+
+
 async def test_two_cannot_collect_into_one_folder(tmp_path: Path) -> None:
     began = asyncio.Event()
 
@@ -206,6 +216,7 @@ async def test_a_disk_that_takes_no_more_ends_it(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr("turnloom._records._files.RecordFiles.append", full)
     with pytest.raises(OSError, match="No space left"):
         await collect(Scripted(), dataset(3), tmp_path, concurrency=1)
+    assert json.loads((tmp_path / "summary.json").read_text())["total"]["done"] == 0  # none is on the disk
 
 
 @pytest.mark.parametrize(

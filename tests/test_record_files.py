@@ -16,7 +16,7 @@ import pytest
 import turnloom
 from recording import ANSWER, ROW, SAMPLING, assert_same, record
 from turnloom import _records
-from turnloom._records import RecordWriter, _body, _writer
+from turnloom._records import RecordWriter, _body, _writer, _zstd
 from turnloom._records._format import Header
 from turnloom.testing import FakeAgent
 
@@ -55,6 +55,16 @@ async def test_after_a_cut_recording_goes_on_soundly(three: Any, tmp_path: Path)
     assert [found.rollout_id for found in records] == [rollouts[0].id, rollouts[1].id, new.id]
     assert_same(records[new.id].rollout(), new)
     assert len(records.problems) == 1
+
+
+@pytest.mark.parametrize("facts", [b"[]", b"{}", b"5", b"[" * 100_000])
+async def test_a_record_of_something_else_is_passed_over(facts: bytes, three: Any) -> None:
+    rollouts, path = three
+    frame = _zstd.compress(facts)
+    path.write_bytes(Header(rollouts[0].id, len(frame), 0).to_bytes() + frame + path.read_bytes())
+    records = turnloom.Records(path)
+    assert len(list(records)) == 3
+    assert "its facts are damaged" in records.problems[0]
 
 
 async def test_a_damaged_byte_costs_the_record_it_is_in(three: Any) -> None:
@@ -156,6 +166,36 @@ async def test_the_oldest_files_go_when_the_folder_is_full(tmp_path: Path, caplo
     assert (gym.records.written, gym.records.dropped) == (60, 0)
     assert gym.records.removed_files > 0
     assert sum("the oldest of its files go" in told.message for told in caplog.records) == 1
+
+
+async def test_what_is_no_file_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "records-0.zst").mkdir()
+    (tmp_path / "records-1.zst").symlink_to("nowhere")
+    async with FakeAgent(ANSWER) as agent:
+        gym = turnloom.GymClient({"math": agent.url}, record_dir=tmp_path, record_max_bytes=2000)
+        async with gym:
+            for _ in range(20):
+                await gym.run(ROW, **SAMPLING)
+    assert (gym.records.written, gym.records.dropped) == (20, 0)
+    assert gym.records.removed_files > 0
+    assert len(turnloom.Records(tmp_path)) == len(list(turnloom.replay(tmp_path))) > 0
+
+
+async def test_a_file_that_goes_while_it_is_read_costs_its_own_records(three: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "both"
+    folder.mkdir()
+    older, newer = (folder / f"records-{number}.zst" for number in (1, 2))
+    for path in (older, newer):
+        path.write_bytes(three[1].read_bytes())
+    records = turnloom.Records(folder)
+    iterator = iter(records)
+    found = next(iterator)
+    newer.unlink()
+    assert len(list(iterator)) == 2
+    assert ["the file is gone" in problem for problem in records.problems] == [True]
+    older.unlink()
+    with pytest.raises(turnloom.MalformedRecord, match="the file is gone"):
+        found.body()
 
 
 async def test_files_that_another_writer_has_open_stay(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def take_up(folder: Path, rows: Sequence[Mapping[str, Any]], sampling: Mapping[s
     """
     path = folder / _STATE
     if path.exists():
-        old = State(**json.loads(path.read_text()))
+        old = _read_state(path)
         if old.rows > len(rows) or old.digest != _digest(rows[: old.rows]):
             raise ConfigError(f"{folder} has the rollouts of other rows: collect these into another folder")
         if old.sampling != sampling:
@@ -94,10 +94,26 @@ def take_up(folder: Path, rows: Sequence[Mapping[str, Any]], sampling: Mapping[s
     return state
 
 
+def _read_state(path: Path) -> State:
+    types = {"id": str, "rows": int, "digest": str, "sampling": dict, "attempt": int}
+    try:
+        content = json.loads(path.read_text())
+        if not isinstance(content, dict) or {name: type(value) for name, value in content.items()} != types:
+            raise ValueError("it is not what was written there")
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(
+            f"{path}, by which a collection is known again, is damaged ({error}): collect into another folder"
+        ) from error
+    return State(**content)
+
+
 def write_json(path: Path, content: Any) -> None:
-    """Replace the file in one go: whoever reads it, and whenever we die, it is whole."""
+    """Replace the file in one go: whoever reads it, and whenever we or the machine die, it is whole."""
     new = path.with_suffix(".new")
-    new.write_text(json.dumps(content, indent=2) + "\n")
+    with new.open("w") as file:
+        file.write(json.dumps(content, indent=2) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
     os.replace(new, path)
 
 

@@ -12,7 +12,7 @@ from turnloom._collect._folder import Sample, State, write_json
 from turnloom._collect._results import CollectionSummary, Result, summarize
 from turnloom._gym import agent_of, gym_row
 from turnloom._metrics import Ledger
-from turnloom._records import Record, Records, RecordWriter
+from turnloom._records import Record, Records
 from turnloom._rollout import Rollout
 
 
@@ -35,7 +35,8 @@ class Work:
         samples_per_row: int,
         pass_reward: float,
     ) -> None:
-        self._gym = gym
+        assert gym._recorder is not None
+        self._gym, self._recorder = gym, gym._recorder
         self._rows = rows
         self._agent_of_row = [agent_of(gym_row(row), agents) for row in rows]
         self._folder = folder
@@ -43,24 +44,23 @@ class Work:
         self._samples_per_row = samples_per_row
         self._pass_reward = pass_reward
         self._ledger = Ledger()
-        self._results: dict[Sample, Result] = {}
-        for record in Records(folder):
-            self._enter(record)
+        self._results = self._recorded()
 
-    def _enter(self, record: Record) -> None:
-        """Of several attempts the last counts, or that after which none was needed."""
-        if (sample := self._state.sample_of(record.request)) is not None:
-            known = self._results.get(sample)
-            if known is None or not known.is_done:
-                self._results[sample] = Result.of_record(record)
+    def _recorded(self) -> dict[Sample, Result]:
+        """What is on the disk: of several attempts the last, or that after which none was needed."""
+        results: dict[Sample, Result] = {}
+        for record in Records(self._folder):
+            if (sample := self._state.sample_of(record.request)) is not None:
+                known = results.get(sample)
+                if known is None or not known.is_done:
+                    results[sample] = Result.of_record(record)
+        return results
 
     async def do(self, concurrency: int, on_rollout: Callable[[Rollout], object] | None) -> None:
         """Roll out what is not done, so many at a time for each agent."""
-        recorder = self._gym._recorder
-        assert recorder is not None
         async with self._gym:
             servers = [
-                asyncio.create_task(self._serve(left, recorder, on_rollout))
+                asyncio.create_task(self._serve(left, on_rollout))
                 for agent in dict.fromkeys(self._agent_of_row)
                 for left in [self._left(agent)]
                 for _ in range(min(concurrency, self._count_left(agent)))
@@ -71,7 +71,7 @@ class Work:
                 for server in servers:
                     server.cancel()
                 await asyncio.gather(*servers, return_exceptions=True)
-        _check(recorder)
+        self._check_disk()
 
     def _left(self, agent: str) -> Iterator[Sample]:
         for task, its_agent in enumerate(self._agent_of_row):
@@ -84,13 +84,11 @@ class Work:
     def _count_left(self, agent: str) -> int:
         return sum(1 for _ in self._left(agent))
 
-    async def _serve(
-        self, left: Iterator[Sample], recorder: RecordWriter, on_rollout: Callable[[Rollout], object] | None
-    ) -> None:
+    async def _serve(self, left: Iterator[Sample], on_rollout: Callable[[Rollout], object] | None) -> None:
         for sample in left:
             fields = self._state.fields(sample)
             rollout = await self._gym.run(self._rows[sample.task_index], **self._state.sampling, fields=fields)
-            _check(recorder)
+            self._check_disk()
             self._results[sample] = Result.of_rollout(rollout)
             if on_rollout is not None:
                 on_rollout(rollout)
@@ -106,7 +104,9 @@ class Work:
         )
 
     def write_summary(self, path: Path) -> CollectionSummary:
-        """Write it to a file, too."""
+        """Write it to a file, too; where the disk has taken no more, of what it has."""
+        if self._recorder.failure is not None:
+            self._results = self._recorded()
         summary = self.summary()
         write_json(path, summary.to_json())
         return summary
@@ -118,7 +118,6 @@ class Work:
             if sample is not None and sample.rollout_index < self._samples_per_row and record.outcome == "ok":
                 yield record
 
-
-def _check(recorder: RecordWriter) -> None:
-    if recorder.failure is not None:
-        raise OSError(f"the rollouts cannot be recorded any more: {recorder.failure}")
+    def _check_disk(self) -> None:
+        if self._recorder.failure is not None:
+            raise OSError(f"the rollouts cannot be recorded any more: {self._recorder.failure}")

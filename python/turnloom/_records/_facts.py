@@ -20,6 +20,13 @@ _OTHERS: Final = ("trl", "transformers", "torch", "vllm")
 """Packages whose versions say something about a rollout, where they are installed."""
 
 
+FACTS: Final = frozenset(
+    {"request", "agent", "server", "outcome", "reason", "reward", "error", "rows", "tokens", "trained_tokens"}
+    | {"body_bytes", "timing", "settings", "versions"}
+)
+"""What every record tells, at the least."""
+
+
 def facts_of(rollout: Rollout, *, body_bytes: int, began_at: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """All facts but the request."""
     return {

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from turnloom._exceptions import ConfigError
-from turnloom._records._format import FILE_PATTERN
+from turnloom._records._format import FILE_PATTERN, record_files
 
 logger = logging.getLogger("turnloom")
 
@@ -91,7 +91,10 @@ class RecordFiles:
     def _make_room(self, needed: int) -> bool:
         if self._max_bytes is None:
             return True
-        sizes = {path: path.stat().st_size for path in sorted(self._folder.glob(FILE_PATTERN))}
+        sizes: dict[Path, int] = {}
+        for path in record_files(self._folder):
+            with contextlib.suppress(FileNotFoundError):  # another writer made room
+                sizes[path] = path.stat().st_size
         excess = sum(sizes.values()) + needed - self._max_bytes
         for path, size in sizes.items():
             if excess <= 0:

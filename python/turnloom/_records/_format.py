@@ -15,6 +15,7 @@ from __future__ import annotations
 import struct
 import zlib
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, Self
 
 FILE_PATTERN: Final = "records-*.zst"
@@ -25,6 +26,11 @@ _TAG: Final = b"turnlm\x00\x01"
 """Ends in the version of this layout."""
 _BEGINNING: Final = struct.pack("<II", 0x184D2A5D, _LAYOUT.size + _CHECKSUM.size) + _TAG
 """zstd's magic number of a skippable frame, the length of the rest, and our tag: nothing else begins so."""
+
+
+def record_files(folder: Path) -> list[Path]:
+    """The files of records in a folder, the oldest first."""
+    return sorted(path for path in folder.glob(FILE_PATTERN) if path.is_file())
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,14 +12,15 @@ from typing import Any, BinaryIO, Final
 from turnloom._exceptions import ConfigError, MalformedRecord
 from turnloom._parse import Branches, RunParser
 from turnloom._records import _zstd
-from turnloom._records._facts import error_from
-from turnloom._records._format import FILE_PATTERN, Header
+from turnloom._records._facts import FACTS, error_from
+from turnloom._records._format import Header, record_files
 from turnloom._rollout import Outcome, Rollout, Timing
 
 logger = logging.getLogger("turnloom")
 
 CHUNK_BYTES: Final = 256 * 1024
 _SEARCH_BYTES: Final = 1 << 20
+_GONE: Final = "the file is gone; it has made room for newer records, perhaps"
 _JUDGED: Final = frozenset({"agent_failure", "masked", "no_tokens", "no_reward", "ok"})
 """What the bytes of an answer tell; how other rollouts ended, the facts alone know."""
 
@@ -88,14 +89,16 @@ class Record:
         if self._header.body_bytes == 0:
             return
         received = 0
-        with self.path.open("rb") as file:
-            file.seek(self.offset + Header.SIZE + self._header.facts_bytes)
-            try:
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self.offset + Header.SIZE + self._header.facts_bytes)
                 for chunk in _zstd.read_frame(file, self._header.body_bytes, chunk_bytes):
                     received += len(chunk)
                     yield chunk
-            except ValueError as error:
-                raise self._damaged(str(error)) from error
+        except FileNotFoundError:
+            raise self._damaged(_GONE) from None
+        except ValueError as error:
+            raise self._damaged(str(error)) from error
         if received != self.facts["body_bytes"]:
             raise self._damaged(f"{received:,} of the {self.facts['body_bytes']:,} bytes of its answer are there")
 
@@ -188,15 +191,14 @@ class Records:
 
     def __iter__(self) -> Iterator[Record]:
         """Every record that can be read, in the order of the files; also those added since the last time."""
-        for path in self.files():
-            with path.open("rb") as file:
-                for offset, header in self._headers(file, path):
-                    try:
-                        record = _read_record(file, path, offset, header)
-                    except MalformedRecord as error:
-                        self.skip(error)
-                    else:
-                        yield record
+        for path, file in self._open_files():
+            for offset, header in self._headers(file, path):
+                try:
+                    record = _read_record(file, path, offset, header)
+                except MalformedRecord as error:
+                    self.skip(error)
+                else:
+                    yield record
 
     def __getitem__(self, rollout_id: str) -> Record:
         """The record of one rollout.
@@ -208,8 +210,11 @@ class Records:
         if self._places is None:
             self._places = self._index()
         path, offset, header = self._places[rollout_id]
-        with path.open("rb") as file:
-            return _read_record(file, path, offset, header)
+        try:
+            with path.open("rb") as file:
+                return _read_record(file, path, offset, header)
+        except FileNotFoundError:
+            raise MalformedRecord(f"{path}: {_GONE}", path=str(path), offset=offset) from None
 
     def __len__(self) -> int:
         """How many there were when this, or one by its id, was first asked."""
@@ -219,15 +224,23 @@ class Records:
 
     def files(self) -> list[Path]:
         """The files, the oldest first."""
-        return sorted(self._path.glob(FILE_PATTERN)) if self._path.is_dir() else [self._path]
+        return record_files(self._path) if self._path.is_dir() else [self._path]
+
+    def _open_files(self) -> Iterator[tuple[Path, BinaryIO]]:
+        """The files one by one, open; but for those that have made room for newer ones since they were listed."""
+        for path in self.files():
+            try:
+                file = path.open("rb")
+            except FileNotFoundError:
+                self.skip(f"{path}: {_GONE}")
+            else:
+                with file:
+                    yield path, file
 
     def _index(self) -> dict[str, tuple[Path, int, Header]]:
         places = {}
-        for path in self.files():
-            with path.open("rb") as file:
-                places.update(
-                    {header.rollout_id: (path, offset, header) for offset, header in self._headers(file, path)}
-                )
+        for path, file in self._open_files():
+            places.update({header.rollout_id: (path, offset, header) for offset, header in self._headers(file, path)})
         return places
 
     def _headers(self, file: BinaryIO, path: Path) -> Iterator[tuple[int, Header]]:
@@ -262,7 +275,9 @@ def _read_record(file: BinaryIO, path: Path, offset: int, header: Header) -> Rec
     file.seek(offset + Header.SIZE)
     try:
         facts = json.loads(_zstd.decompress(file.read(header.facts_bytes)))
-    except ValueError as error:
+        if not isinstance(facts, dict) or not facts.keys() >= FACTS:
+            raise ValueError("they are not those of a rollout")
+    except (ValueError, RecursionError) as error:
         raise MalformedRecord(
             f"{_place(path, offset)}: its facts are damaged ({error})", path=str(path), offset=offset
         ) from error
