@@ -136,6 +136,8 @@ async def test_what_is_found_can_be_sent_to():
         (b"", 307, "HTTP 307"),
         (b"\xff\xfe\xff", 200, "HTTP 200"),
         (b"x" * 5000, 500, "HTTP 500 'xxx"),
+        (b"[" * 100_000, 200, "HTTP 200 '[[["),
+        (b"[" + b" " * 2**25 + b"]", 200, "HTTP 200 '[  "),
     ],
 )
 def test_what_is_no_head_server_is_told_by_its_answer(answer, status, said):
@@ -152,12 +154,15 @@ def test_what_is_no_head_server_is_told_by_its_answer(answer, status, said):
         ([], "no server at all"),
         (OTHERS, "1 resources_servers, 1 responses_api_models"),
         ([1, None], "no server at all"),
+        ([{"server_type": [[[[[[[[[]]]]]]]]]}, {}], "1 [[[[[[[...]]]]]]], 1 None"),
+        ([{"server_type": "x" * 10**6}], "1 xxx"),
     ],
 )
 def test_a_gym_without_an_agent_is_told_by_what_it_has(listed, said):
     with head_server(listed) as url, pytest.raises(turnloom.ConfigError) as caught:
         turnloom.GymClient.discover(url)
     assert f"GET {url}/server_instances lists no agent (responses_api_agents), but {said}" in str(caught.value)
+    assert len(str(caught.value)) < 600
 
 
 @pytest.mark.parametrize(
@@ -166,6 +171,7 @@ def test_a_gym_without_an_agent_is_told_by_what_it_has(listed, said):
         (server("math", None), "process_name 'math' and url None"),
         ({**server("math", "http://a"), "process_name": None}, "process_name None and url 'http://a'"),
         (server("math", "10.0.0.5:8001"), "agent 'math', as GET "),
+        ({**server("math", "http://a"), "process_name": ["x" * 10**6]}, "process_name ['xxx"),
     ],
 )
 def test_an_agent_without_a_place_is_named(entry, said):
@@ -207,6 +213,35 @@ def test_a_head_server_that_hangs_is_unreachable(monkeypatch):
             silence.set()
             hung.shutdown()
             thread.join()
+
+
+def test_a_head_server_that_drips_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr(_discovery, "DISCOVERY_DEADLINE_S", 0.1)
+    gone = threading.Event()
+
+    class Dripping(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            while not gone.wait(0.01):
+                try:
+                    self.wfile.write(b"[")
+                except ConnectionError:
+                    gone.set()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Dripping) as dripping:
+        thread = threading.Thread(target=dripping.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            with pytest.raises(turnloom.ConfigError, match="no head server"):
+                turnloom.GymClient.discover(f"http://127.0.0.1:{dripping.server_address[1]}")
+        finally:
+            dripping.shutdown()
+            thread.join()
+    assert gone.wait(10)
 
 
 def test_proxies_of_the_environment_are_left_alone(monkeypatch):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import reprlib
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from ipaddress import IPv4Address, IPv6Address, ip_address
@@ -18,6 +21,10 @@ logger = logging.getLogger("turnloom")
 
 DISCOVERY_TIMEOUT_S: Final = 10.0
 """For connecting to the head server, and for each silence of it."""
+DISCOVERY_DEADLINE_S: Final = 60.0
+"""For its whole answer."""
+MAX_LIST_BYTES: Final = 16 * 2**20
+"""How long its answer may be; NeMo Gym says some 400 bytes of each server."""
 AGENTS: Final = "responses_api_agents"
 """The type of server that a rollout is sent to."""
 
@@ -39,22 +46,35 @@ def discover(head_url: str) -> dict[str, str | list[str]]:
 
 def _listed(asked: str, auth: tuple[str, str] | None) -> list[Any]:
     try:
-        answer = httpx.get(asked, auth=auth, timeout=DISCOVERY_TIMEOUT_S, trust_env=False)
+        status, body = _get(asked, auth)
     except httpx.HTTPError as error:
         why = f"{type(error).__name__}: {error}".rstrip(": ")
         raise AgentUnreachable(
             f"no head server of NeMo Gym answers GET {asked}: {why}. Is NeMo Gym running there? {_WHERE}", url=asked
         ) from error
     try:
-        listed = answer.json() if answer.status_code == 200 else None
-    except ValueError:
+        listed = json.loads(body) if status == 200 else None
+    except (ValueError, RecursionError):
         listed = None
     if not isinstance(listed, list):
+        shown = body.decode("utf-8", "replace")[:_SHOWN_CHARS]
         raise ConfigError(
-            f"GET {asked} was answered with HTTP {answer.status_code} {answer.text[:_SHOWN_CHARS]!r}, not with a list "
-            f"of servers: this is no head server of NeMo Gym; {_WHERE}"
+            f"GET {asked} was answered with HTTP {status} {shown!r}, not with a list of servers: this is no head "
+            f"server of NeMo Gym; {_WHERE}"
         )
     return listed
+
+
+def _get(asked: str, auth: tuple[str, str] | None) -> tuple[int, bytes]:
+    """The status and the body, of which no more is waited for than a list of servers needs."""
+    until = time.monotonic() + DISCOVERY_DEADLINE_S
+    body = bytearray()
+    with httpx.stream("GET", asked, auth=auth, timeout=DISCOVERY_TIMEOUT_S, trust_env=False) as answer:
+        for chunk in answer.iter_bytes():
+            body += chunk
+            if len(body) > MAX_LIST_BYTES or time.monotonic() > until:
+                break
+    return answer.status_code, bytes(body)
 
 
 def _agents(listed: list[Any], asked: str) -> list[Mapping[str, Any]]:
@@ -69,7 +89,15 @@ def _agents(listed: list[Any], asked: str) -> list[Mapping[str, Any]]:
 
 
 def _counted(types: Iterable[Any]) -> str:
-    return ", ".join(f"{count} {kind}" for kind, count in Counter(map(str, types)).items()) or "no server at all"
+    return ", ".join(f"{count} {kind}" for kind, count in Counter(map(_kind, types)).items()) or "no server at all"
+
+
+def _kind(of: Any) -> str:
+    return of[:_SHOWN_CHARS] if isinstance(of, str) else _shown(of)
+
+
+def _shown(value: Any) -> str:
+    return repr(value[:_SHOWN_CHARS]) if isinstance(value, str) else reprlib.repr(value)
 
 
 def _agent(entry: Mapping[str, Any], asked: str, *, head_host: str) -> tuple[str, str]:
@@ -77,8 +105,8 @@ def _agent(entry: Mapping[str, Any], asked: str, *, head_host: str) -> tuple[str
     name, url = entry.get("process_name"), entry.get("url")
     if not isinstance(name, str) or not isinstance(url, str):
         raise ConfigError(
-            f"GET {asked} lists an agent with process_name {name!r} and url {url!r}, where both are strings: its "
-            f"config has host {entry.get('host')!r} and port {entry.get('port')!r}"
+            f"GET {asked} lists an agent with process_name {_shown(name)} and url {_shown(url)}, where both are "
+            f"strings: its config has host {_shown(entry.get('host'))} and port {_shown(entry.get('port'))}"
         )
     server_url(f"agent {name!r}, as GET {asked} lists it", url)
     parts = urlsplit(url)
