@@ -230,3 +230,9 @@ def test_a_file_that_is_none(tmp_path):
     assert (done.exit_code, "no JSON object" in done.output) == (2, True)
     path.write_text("{")
     assert command("http://127.0.0.1:1", "--row", path).exit_code == 2
+
+
+def test_agents_that_are_not_named_or_named_twice():
+    for arguments in ([], ["http://127.0.0.1:1", "--head", "http://127.0.0.1:2"]):
+        done = command(*arguments)
+        assert (done.exit_code, "--head URL" in done.output) == (2, True)

@@ -47,7 +47,7 @@ class _Batch:
         try:
             import torch
         except ImportError as error:
-            raise ImportError('to_torch() needs torch: pip install "turnloom[torch]"') from error
+            raise ImportError("to_torch() needs torch: pip install 'turnloom[torch]'") from error
         values = ((field.name, getattr(self, field.name)) for field in fields(self))
         return {
             name: torch.from_numpy(value) if isinstance(value, np.ndarray) else value

@@ -20,7 +20,7 @@ def check_parquet() -> None:
     try:
         import pyarrow.parquet  # noqa: F401
     except ImportError as error:
-        raise ImportError('training rows as Parquet need pyarrow: pip install "turnloom[parquet]"') from error
+        raise ImportError("training rows as Parquet need pyarrow: pip install 'turnloom[parquet]'") from error
 
 
 def write_parquet(path: Path, records: Iterable[Record]) -> int:

@@ -88,5 +88,5 @@ def _zstandard() -> Any:
     try:
         import zstandard
     except ImportError as error:
-        raise ImportError('records need zstandard: pip install "turnloom[records]"') from error
+        raise ImportError("records need zstandard: pip install 'turnloom[records]'") from error
     return zstandard

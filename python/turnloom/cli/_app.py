@@ -33,6 +33,14 @@ def _turnloom(
     """NeMo Gym rollouts into TRL training rows."""
 
 
+# In the order of the help.
+app.command()(_doctor.doctor)
+app.command("collect")(_collect.collect_rollouts)
+app.command("replay")(_replay.replay_records)
+app.command()(_inspect.inspect)
+app.command()(_bench.bench)
+
+
 @app.command()
 def demo(
     seed: Annotated[int, typer.Option(help="Of the model, the data and the sampling.")] = 0,
@@ -54,10 +62,3 @@ def demo(
 
         clear(out)
     raise typer.Exit(run_demo(seed=seed, steps=steps, out=out, weight_sync=weight_sync))
-
-
-app.command()(_bench.bench)
-app.command()(_doctor.doctor)
-app.command()(_inspect.inspect)
-app.command("replay")(_replay.replay_records)
-app.command("collect")(_collect.collect_rollouts)

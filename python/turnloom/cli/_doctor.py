@@ -42,6 +42,8 @@ def doctor(
     Example: turnloom doctor --head http://127.0.0.1:11000 --row rows.jsonl
     """
     with endings("turnloom doctor"):
+        if (url is None) == (head is None):
+            raise ConfigError("name an agent's server, or the head server that knows the agents: --head URL")
         sent = None if row is None else _first_row(row)
         agent_servers = None if url is None else {_agent_name(sent): url}
         examination = asyncio.run(

@@ -23,7 +23,7 @@ def versions() -> Iterator[Finding]:
         wanted = Requirement(text)
         if wanted.marker is not None and wanted.marker.evaluate({"extra": "trl"}):
             yield _version(wanted, "turnloom[trl]")
-    yield _version(Requirement(f"vllm{VLLM_RANGE}"), "vllm")
+    yield _version(Requirement(f"vllm{VLLM_RANGE}"), "trl[vllm]")
 
 
 def _version(wanted: Requirement, install: str) -> Finding:

@@ -30,7 +30,7 @@ def load_dataset(path: str | os.PathLike[str]) -> datasets.Dataset:
     try:
         from datasets import Dataset, Features, Json, List, Value
     except ImportError as error:
-        raise ImportError('load_dataset needs datasets 4.7 or later: pip install "turnloom[trl]"') from error
+        raise ImportError("load_dataset needs datasets 4.7 or later: pip install 'turnloom[trl]'") from error
     rows = read_rows(path)
     columns = {
         ROW_COLUMN: [row[ROW_COLUMN] for row in rows],
