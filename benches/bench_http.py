@@ -76,8 +76,11 @@ async def turnloom(url: str, count: int) -> int:
     from turnloom import GymClient
 
     async with GymClient({"bench": url}) as gym:
-        rollouts = await asyncio.gather(*(gym.run(ROW, **SAMPLING) for _ in range(count)))
-        return sum(len(rollout.raise_for_outcome().rows) for rollout in rollouts)
+
+        async def run() -> int:
+            return len((await gym.run(ROW, **SAMPLING)).raise_for_outcome().rows)
+
+        return sum(await asyncio.gather(*(run() for _ in range(count))))
 
 
 async def aiohttp(url: str, count: int) -> int:

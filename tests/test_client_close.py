@@ -64,7 +64,7 @@ async def closed_while(gym: turnloom.GymClient, reached, row=ROW) -> turnloom.Ro
         async with gym:
             rollout = asyncio.create_task(gym.run(row, **SAMPLING))
             await reached()
-        assert gym._under_way == {}
+        assert not gym._under_way
         return await rollout
 
 

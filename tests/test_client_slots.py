@@ -141,7 +141,7 @@ async def test_cancelling_one_that_waits_leaves_nothing_behind():
         gate.open.set()
         await all_ok([first, third])
         assert [(await call.row())["id"] for call in agent.calls] == [0, 2]
-        assert gym._under_way == {}
+        assert not gym._under_way
         assert gym.agents["math"] == turnloom.AgentState(0, 0, 0.0, (turnloom.ReplicaState(agent.url, 0, False),))
         await agent.until(lambda agent: agent.open_connections <= 1)
         assert {task for task in asyncio.all_tasks() - before if "FakeAgent" not in repr(task)} == set()

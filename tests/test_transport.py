@@ -8,7 +8,10 @@ import inspect
 import json
 import os
 import socket
+import ssl
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 
 import aiohttp
@@ -17,7 +20,7 @@ import httpx
 import pytest
 
 import turnloom
-from one_row import ANSWER, ROW, SAMPLING
+from one_row import ANSWER, BODY, ROW, SAMPLING, sized
 from turnloom._client import _backoff, _transport
 from turnloom._client._transport import NETWORK_ERRORS, OUTCOME_OF, classify
 from turnloom.testing import FakeAgent
@@ -379,3 +382,46 @@ async def test_waiting_for_a_slot_of_anothers_pool_is_not_counted_by_run_timeout
     async with FakeAgent(drip) as agent, turnloom.GymClient({"math": agent.url}, **settings) as gym:
         rollouts = await asyncio.gather(*(gym.run(ROW, **SAMPLING) for _ in range(2)))
     assert [rollout.outcome for rollout in rollouts] == ["ok", "ok"]
+
+
+CERTIFICATE = Path(__file__).parent / "data" / "tls" / "self_signed.pem"
+
+ASK_BY_TLS = """
+import asyncio, sys
+import turnloom
+from one_row import ROW, SAMPLING
+
+async def ask():
+    async with turnloom.GymClient({"math": sys.argv[1]}) as gym:
+        return await gym.run(ROW, **SAMPLING)
+
+rollout = asyncio.run(ask())
+print(rollout.outcome, rollout.reason)
+"""
+
+
+@pytest.mark.parametrize("trusted", [False, True])
+async def test_a_server_with_tls_is_asked_if_its_certificate_is_trusted(monkeypatch, trusted):
+    if trusted:
+        monkeypatch.setenv("SSL_CERT_FILE", str(CERTIFICATE))
+    asked: list[bytes] = []
+
+    async def answer(reader, writer):
+        asked.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(sized(BODY))
+        writer.close()
+
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(CERTIFICATE)
+    async with await asyncio.start_server(answer, "127.0.0.1", ssl=tls) as server:
+        url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        process = await asyncio.create_subprocess_exec(  # what is trusted is read once for each process
+            sys.executable, "-c", ASK_BY_TLS, url, stdout=asyncio.subprocess.PIPE, cwd=Path(__file__).parent
+        )
+        said, _ = await process.communicate()
+    if trusted:
+        assert said.split()[0] == b"ok"
+    else:
+        assert said.split()[0] == b"unreachable"
+        assert b"CERTIFICATE_VERIFY_FAILED" in said
+    assert len(asked) == trusted

@@ -12,7 +12,7 @@ import contextlib
 import json
 import math
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -109,7 +109,8 @@ class GymClient:
         self._trust_env = trust_env
         self._sender: Sender | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._under_way: dict[asyncio.Timeout, asyncio.Future[None]] = {}
+        self._under_way: set[asyncio.Timeout] = set()  # the time limits of the rollouts
+        self._none_under_way = asyncio.Event()
         self._descriptors = Descriptors()
         self._agents = self._new_agents()
 
@@ -126,7 +127,7 @@ class GymClient:
         connect_timeout = min(CONNECT_TIMEOUT_S, self._settings.run_timeout or CONNECT_TIMEOUT_S)
         self._sender = Sender(self._transport, trust_env=self._trust_env, connect_timeout=connect_timeout)
         self._loop = asyncio.get_running_loop()
-        self._agents = self._new_agents()  # what waits belongs to one loop
+        self._agents, self._none_under_way = self._new_agents(), asyncio.Event()  # what waits belongs to one loop
         return self
 
     async def __aexit__(
@@ -144,12 +145,12 @@ class GymClient:
 
     async def _end_rollouts(self) -> None:
         """End every rollout, and wait until none uses the network any more."""
-        under_way = dict(self._under_way)
-        for time_limit in under_way:
+        for time_limit in self._under_way:
             if not time_limit.expired():
                 time_limit.reschedule(-math.inf)  # which neither a slot nor waiting for a descriptor puts off
-        if under_way:
-            await asyncio.wait(under_way.values())
+        while self._under_way:
+            self._none_under_way.clear()
+            await self._none_under_way.wait()
 
     async def run(
         self,
@@ -233,23 +234,18 @@ class GymClient:
         call = RunCall(agent.name, request, body, recording)
         delivery = Delivery(call, agent, settings=self._settings, descriptors=self._descriptors)
         try:
-            async with self._until_closed() as time_limit:
-                return await delivery.rollout(sender, time_limit)
+            async with asyncio.timeout(None) as time_limit:
+                self._under_way.add(time_limit)
+                try:
+                    return await delivery.rollout(sender, time_limit)
+                finally:
+                    self._under_way.discard(time_limit)
+                    if not self._under_way:
+                        self._none_under_way.set()
         except TimeoutError:
             if self._sender is not sender:
                 return delivery.ended("disconnected", "this GymClient was closed")
             return delivery.ended("timeout", f"the deadline of {self._settings.deadline:g} s passed")
-
-    @contextlib.asynccontextmanager
-    async def _until_closed(self) -> AsyncIterator[asyncio.Timeout]:
-        """Raises TimeoutError when the client is closed, or a time limit that was set meanwhile has passed."""
-        async with asyncio.timeout(None) as time_limit:
-            ended = self._under_way[time_limit] = asyncio.get_running_loop().create_future()
-            try:
-                yield time_limit
-            finally:
-                del self._under_way[time_limit]
-                ended.set_result(None)
 
     def _open_sender(self) -> Sender:
         if self._sender is None:

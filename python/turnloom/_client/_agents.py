@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from turnloom._client._replicas import Replicas
@@ -38,6 +37,28 @@ class AgentState:
     """Its servers, in the order in which they were given."""
 
 
+class Slots:
+    """So many at once, first come, first served: `async with` holds a slot, after a wait for one.
+
+    Attributes:
+        queued: how many wait.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.queued = 0
+        self._free = asyncio.Semaphore(count)
+
+    async def __aenter__(self) -> None:
+        self.queued += 1
+        try:
+            await self._free.acquire()
+        finally:
+            self.queued -= 1
+
+    async def __aexit__(self, *_: object) -> None:
+        self._free.release()
+
+
 class Agent:
     """One agent: its slots, and its servers.
 
@@ -48,28 +69,14 @@ class Agent:
     def __init__(self, name: str, servers: Sequence[ServerUrl], *, max_concurrency: int | None) -> None:
         self.name = name
         self.replicas = Replicas(name, servers)
-        self._slots = asyncio.Semaphore(max_concurrency or sys.maxsize)  # first come, first served
-        self._queued = 0
-
-    @contextlib.asynccontextmanager
-    async def slot(self) -> AsyncIterator[None]:
-        """Hold one of the agent's slots, after a wait for it."""
-        self._queued += 1
-        try:
-            await self._slots.acquire()
-        finally:
-            self._queued -= 1
-        try:
-            yield
-        finally:
-            self._slots.release()
+        self.slots = Slots(max_concurrency or sys.maxsize)
 
     def state(self, now: float) -> AgentState:
         """What there is of it at this time of the loop's."""
         in_flight = self.replicas.in_flight
         return AgentState(
             in_flight=len(in_flight),
-            queued=self._queued + self.replicas.waiting,
+            queued=self.slots.queued + self.replicas.waiting,
             oldest_s=now - min(in_flight.values(), default=now),
             replicas=tuple(
                 ReplicaState(replica.server.shown, replica.in_flight, replica.aside_since is not None)

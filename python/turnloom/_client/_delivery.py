@@ -39,7 +39,7 @@ class Delivery:
 
     async def rollout(self, sender: Sender, time_limit: asyncio.Timeout) -> Rollout:
         """What becomes of the row. The time limit is set when there is a slot for it."""
-        async with self._agent.slot():
+        async with self._agent.slots:
             self._slot_at = self._loop.time()
             if self._settings.deadline is not None and time_limit.when() is None:  # else the client is being closed
                 time_limit.reschedule(self._slot_at + self._settings.deadline)

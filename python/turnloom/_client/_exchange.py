@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -129,7 +130,7 @@ class Exchange:
 
     async def _post(self, sender: Sender) -> Rollout:
         server, parser = self.server, self._new_parser()
-        async with sender.post(server, self._row(), size=len(self._call.body)) as response:
+        async with aclosing(await sender.post(server, self._row(), size=len(self._call.body))) as response:
             self._status = response.status_code
             self._encoding = response.headers.get("content-encoding", "")
             self._first_byte_at = self._moved()
