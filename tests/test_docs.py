@@ -70,3 +70,10 @@ def test_the_numbers_that_the_page_on_metrics_names() -> None:
     answers = text.split("## Which number answers what")[1]
     named = set(re.findall(r"`([\w/<>]+)`", answers)) - {"run_timeout", "max_concurrency"}
     assert named <= turnloom.METRICS.keys()
+
+
+def test_the_reference_has_every_public_name() -> None:
+    pages = "".join(path.read_text() for path in (ROOT / "docs" / "reference").glob("*.md"))
+    documented = set(re.findall(r"^::: ([\w.]+)", pages, re.M))
+    in_tables = {"DEFECT_CODES", "METRICS", "OUTCOMES", "__version__"}
+    assert {f"turnloom.{name}" for name in set(turnloom.__all__) - in_tables} <= documented

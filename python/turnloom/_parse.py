@@ -29,7 +29,8 @@ class RunParser:
     the same for every way of cutting the bytes.
 
     Args:
-        fork_threshold_tokens: a drift of as many tokens, or more, forks; 0 never discards a trained token.
+        fork_threshold_tokens: a drift of as many tokens, or more, forks; 1024 by default, as in TRL. 0 never discards a
+            generated token.
         branches: which open rows a prompt may continue. "linear": the last one, as in TRL. "best": any of up to 64, so
             that sub-agents that take turns have a row each; it goes to the longest row that it repeats in full, else to
             the one that it repeats most of and may realign, else to a new one. Of equals the newest counts.

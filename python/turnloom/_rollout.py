@@ -168,6 +168,7 @@ class Rollout:
     id: str
     """No other rollout has it, in whatever process. Its rows carry it."""
     outcome: Outcome
+    """How it ended: `OUTCOMES` says when each is given."""
     reason: str | None
     """One sentence for a person."""
     reward: float | None

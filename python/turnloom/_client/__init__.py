@@ -41,8 +41,9 @@ CONNECT_TIMEOUT_S: Final = 30.0
 class GymClient:
     """Sends dataset rows to NeMo Gym's agent servers, and makes rollouts of their answers while these arrive.
 
-    >>> async with GymClient({"math": "http://127.0.0.1:8001"}) as gym:  # doctest: +SKIP
-    ...     rollout = await gym.run(row, max_tokens=1024, temperature=1.0, top_p=1.0)
+    Examples:
+        >>> async with GymClient({"math": "http://127.0.0.1:8001"}) as gym:  # doctest: +SKIP
+        ...     rollout = await gym.run(row, max_tokens=1024, temperature=1.0, top_p=1.0)
 
     A row is sent at most once, unless it surely was not delivered (the server refused the connection, say). Such a
     server is put aside and its rollouts go to the agent's others; while there is none, rollouts wait, one at a time
@@ -55,8 +56,8 @@ class GymClient:
     Args:
         agent_servers: by the agents' names a URL, or a list of URLs where several servers do the same work: then each
             rollout goes to the one with the fewest in flight. The first agent serves the rows that name none.
-        run_timeout: seconds without a byte, in sending as in receiving; None is no bound. NeMo Gym sends nothing until
-            a run is over, so that this bounds the whole run.
+        run_timeout: seconds without a byte, in sending as in receiving; 300 by default, None is no bound. NeMo Gym
+            sends nothing until a run is over, so that this bounds the whole run.
         deadline: seconds for one rollout, pauses between tries included; None is no bound. Waiting for a slot or for a
             file descriptor is not counted.
         max_concurrency: how many requests each agent may have in flight, on all its servers together; None is no bound.
@@ -67,7 +68,7 @@ class GymClient:
         max_body_bytes: as in `RunParser`.
         record_dir: a folder in which every rollout is recorded, as `Records` reads them; None for no records. No
             rollout waits for the disk: what it is too slow for is not recorded, and counted in `records`.
-        record_max_bytes: bounds that folder, of which the oldest files go; None is no bound.
+        record_max_bytes: bounds that folder, of which the oldest files go; 16 GiB by default, None is no bound.
         transport: an httpx transport in place of the default one, for tests or special networks. It is closed with
             the client, and has to keep httpx's timeout for connecting by itself.
         trust_env: whether proxies (and `.netrc`) of the environment hold for agent servers.

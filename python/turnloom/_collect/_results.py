@@ -145,7 +145,8 @@ def _pass_rates(passes: list[tuple[int, int]], samples_per_row: int) -> Iterable
 def pass_at_k(samples: int, passed: int, k: int) -> float:
     """The chance that of `k` samples, drawn from these without putting back, at least one passes.
 
-    >>> pass_at_k(4, 1, 1), pass_at_k(4, 1, 2), pass_at_k(4, 1, 4)
-    (0.25, 0.5, 1.0)
+    Examples:
+        >>> pass_at_k(4, 1, 1), pass_at_k(4, 1, 2), pass_at_k(4, 1, 4)
+        (0.25, 0.5, 1.0)
     """
     return 1.0 - math.comb(samples - passed, k) / math.comb(samples, k)

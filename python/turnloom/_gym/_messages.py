@@ -26,16 +26,17 @@ def messages_from_agent_output(output: Any) -> list[dict[str, Any]]:
     Raises:
         TypeError: `output` is no part of a parsed answer.
 
-    >>> messages_from_agent_output([
-    ...     {"type": "reasoning", "summary": [{"text": "I look it up."}]},
-    ...     {"type": "function_call", "name": "price", "arguments": '{"of": "tea"}', "call_id": "c1"},
-    ...     {"type": "function_call_output", "call_id": "c1", "output": "4"},
-    ...     {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "It is 4."}]},
-    ... ])  # doctest: +NORMALIZE_WHITESPACE
-    [{'role': 'assistant', 'content': '', 'reasoning_content': 'I look it up.',
-      'tool_calls': [{'id': 'c1', 'type': 'function', 'function': {'name': 'price', 'arguments': {'of': 'tea'}}}]},
-     {'role': 'tool', 'tool_call_id': 'c1', 'content': '4'},
-     {'role': 'assistant', 'content': 'It is 4.'}]
+    Examples:
+        >>> messages_from_agent_output([
+        ...     {"type": "reasoning", "summary": [{"text": "I look it up."}]},
+        ...     {"type": "function_call", "name": "price", "arguments": '{"of": "tea"}', "call_id": "c1"},
+        ...     {"type": "function_call_output", "call_id": "c1", "output": "4"},
+        ...     {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "It is 4."}]},
+        ... ])  # doctest: +NORMALIZE_WHITESPACE
+        [{'role': 'assistant', 'content': '', 'reasoning_content': 'I look it up.',
+          'tool_calls': [{'id': 'c1', 'type': 'function', 'function': {'name': 'price', 'arguments': {'of': 'tea'}}}]},
+         {'role': 'tool', 'tool_call_id': 'c1', 'content': '4'},
+         {'role': 'assistant', 'content': 'It is 4.'}]
     """
     messages: list[dict[str, Any]] = []
     call = _Call()
@@ -58,8 +59,9 @@ def messages_from_agent_output(output: Any) -> list[dict[str, Any]]:
 def skipped_item_types(output: Any) -> dict[str, int]:
     """How many items of which types `messages_from_agent_output` skips.
 
-    >>> skipped_item_types([{"type": "web_search_call"}, {"type": "message", "role": "assistant", "content": "4"}])
-    {'web_search_call': 1}
+    Examples:
+        >>> skipped_item_types([{"type": "web_search_call"}, {"type": "message", "role": "assistant", "content": "4"}])
+        {'web_search_call': 1}
     """
     counts: dict[str, int] = {}
     for item in items_of(output):

@@ -36,10 +36,11 @@ def agent_request(row: Mapping[str, Any], *, max_tokens: int, temperature: float
     Raises:
         ConfigError: the row is not one that an agent could take, or the sampling is out of its range.
 
-    >>> row = {"nemo_gym_row": '{"responses_create_params": {"input": "2 + 2?", "max_output_tokens": 9}, "answer": 4}'}
-    >>> agent_request(row, max_tokens=64, temperature=1.0, top_p=1.0)  # doctest: +NORMALIZE_WHITESPACE
-    {'responses_create_params': {'input': '2 + 2?', 'max_output_tokens': 9, 'temperature': 1.0, 'top_p': 1.0},
-     'answer': 4}
+    Examples:
+        >>> row = {"nemo_gym_row": '{"responses_create_params": {"input": "2 + 2?", "max_output_tokens": 9}, "id": 4}'}
+        >>> agent_request(row, max_tokens=64, temperature=1.0, top_p=1.0)  # doctest: +NORMALIZE_WHITESPACE
+        {'responses_create_params': {'input': '2 + 2?', 'max_output_tokens': 9, 'temperature': 1.0, 'top_p': 1.0},
+         'id': 4}
     """
     limit, temperature, top_p = checked_sampling(max_tokens=max_tokens, temperature=temperature, top_p=top_p)
     request = gym_row(row)
@@ -104,10 +105,11 @@ def agent_of(request: Mapping[str, Any], agents: Iterable[str]) -> str:
     Raises:
         ConfigError: the name is not a string, or no agent has it.
 
-    >>> agent_of({"agent_ref": {"type": "responses_api_agents", "name": "math"}}, ["code", "math"])
-    'math'
-    >>> agent_of({"agent_ref": None}, ["code", "math"])
-    'code'
+    Examples:
+        >>> agent_of({"agent_ref": {"type": "responses_api_agents", "name": "math"}}, ["code", "math"])
+        'math'
+        >>> agent_of({"agent_ref": None}, ["code", "math"])
+        'code'
     """
     known = list(agents)
     if not known:
@@ -133,8 +135,9 @@ def prompt_of(row: Mapping[str, Any]) -> list[dict[str, Any]]:
     Raises:
         ConfigError: the row is no mapping, or its `nemo_gym_row` cannot be read.
 
-    >>> prompt_of({"responses_create_params": {"input": "2 + 2?"}})
-    [{'role': 'user', 'content': '2 + 2?'}]
+    Examples:
+        >>> prompt_of({"responses_create_params": {"input": "2 + 2?"}})
+        [{'role': 'user', 'content': '2 + 2?'}]
     """
     source = row if check_row(row).get(ROW_COLUMN) is None else gym_row(row)
     params = source.get("responses_create_params")

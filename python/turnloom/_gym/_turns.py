@@ -46,9 +46,10 @@ def turns_from_agent_output(output: Any) -> list[TurnRecord]:
     Raises:
         TypeError: `output` is no part of a parsed answer.
 
-    >>> turns_from_agent_output([{"type": "message", "prompt_token_ids": [1, 2], "generation_token_ids": ["token_id:3"],
-    ...                           "generation_log_probs": [-0.5]}])
-    [TurnRecord(prompt_ids=[1, 2], output_ids=[3], output_log_probs=[-0.5], output_mask=None)]
+    Examples:
+        >>> turns_from_agent_output([{"type": "message", "prompt_token_ids": [1, 2],
+        ...                           "generation_token_ids": ["token_id:3"], "generation_log_probs": [-0.5]}])
+        [TurnRecord(prompt_ids=[1, 2], output_ids=[3], output_log_probs=[-0.5], output_mask=None)]
     """
     turns: list[TurnRecord] = []
     for item in items_of(output):

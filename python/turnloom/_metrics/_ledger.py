@@ -20,10 +20,11 @@ UNKNOWN_AGENT: Final = "unknown"
 class Ledger:
     """Enters every rollout once: into the metrics, into the log when it failed, and into what is watched.
 
-    >>> ledger = Ledger()
-    >>> ledger.enter(Rollout("timeout", reason="no byte moved for 300 s", agent="math"))
-    >>> ledger.snapshot().agents["math"].outcomes["timeout"]
-    1
+    Examples:
+        >>> ledger = Ledger()
+        >>> ledger.enter(Rollout("timeout", reason="no byte moved for 300 s", agent="math"))
+        >>> ledger.snapshot().agents["math"].outcomes["timeout"]
+        1
 
     All calls belong in one thread, that of the event loop.
     """

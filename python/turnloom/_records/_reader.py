@@ -162,10 +162,11 @@ class Record:
 class Records:
     """The records of a folder or of one file: each in turn, or one by the id of its rollout.
 
-    >>> records = Records("runs")  # doctest: +SKIP
-    >>> for record in records:  # doctest: +SKIP
-    ...     print(record.rollout_id, record.agent, record.outcome, record.reward)
-    >>> records["8d3c0f6be2c64f6f9a3f0a7e2b1c9d54"].rollout().rows  # doctest: +SKIP
+    Examples:
+        >>> records = Records("runs")  # doctest: +SKIP
+        >>> for record in records:  # doctest: +SKIP
+        ...     print(record.rollout_id, record.agent, record.outcome, record.reward)
+        >>> records["8d3c0f6be2c64f6f9a3f0a7e2b1c9d54"].rollout().rows  # doctest: +SKIP
 
     What is damaged, such as the last record of a process that died while it was written, is skipped, and told in the
     log and in `problems`.

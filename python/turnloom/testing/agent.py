@@ -42,9 +42,10 @@ def gym_answer(
         reward: None leaves it out.
         more: further fields of the answer.
 
-    >>> answer = gym_answer({"id": 7}, turns=[([1, 2], [3], [-0.5])], reward=0.25, steps=1)
-    >>> answer["id"], answer["reward"], answer["steps"], answer["response"]["output"][0]["generation_token_ids"]
-    (7, 0.25, 1, [3])
+    Examples:
+        >>> answer = gym_answer({"id": 7}, turns=[([1, 2], [3], [-0.5])], reward=0.25, steps=1)
+        >>> answer["id"], answer["reward"], answer["steps"], answer["response"]["output"][0]["generation_token_ids"]
+        (7, 0.25, 1, [3])
     """
     output = [
         {
@@ -230,7 +231,8 @@ class FakeAgent:
     async def until(self, condition: Callable[[FakeAgent], bool]) -> None:
         """Wait until something holds of this server, where it serves in the caller's loop.
 
-        >>> await agent.until(lambda agent: agent.open_connections == 0)  # doctest: +SKIP
+        Examples:
+            >>> await agent.until(lambda agent: agent.open_connections == 0)  # doctest: +SKIP
         """
         async with self._changed:
             await self._changed.wait_for(lambda: condition(self))

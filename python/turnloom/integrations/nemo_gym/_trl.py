@@ -203,26 +203,28 @@ class NemoGymRolloutWorker(EndsWell, AsyncRolloutWorker):  # type: ignore[misc]
         processing_class: the tokenizer; it needs no chat template.
         max_tokens: bounds every model call.
         reward_funcs: rewards added to the agent's own; a rollout that failed reaches none of them.
-        run_timeout: seconds without data after which a rollout is given up.
+        run_timeout: seconds without data after which a rollout is given up; 300 by default.
         deadline: seconds after which a rollout is given up in any case; waiting for a slot of `max_concurrency` is not
-            counted.
-        max_concurrency: how many requests each agent may have in flight; None is no bound. A rollout that waits keeps
-            its place in TRL's `max_inflight_tasks`: set that to the sum over the agents, at least.
-        branches: which open rows a prompt may continue, as in `RunParser`.
-        honor_mask_sample: whether the environment's `mask_sample` keeps a rollout out of the training.
-        train_turn_fn: which turns are trained, all by default.
-        on_failure: "drop" leaves a failed rollout out of its group; "retry" runs a new one in its place after an
-            `http_error` of status 500 and above, `unreachable`, `agent_failure` or `malformed`. After a `timeout` or
-            `disconnected` the agent may still be at work on it, so that the new one waits until the `deadline` of the
-            old one is over; without a `deadline` there is none.
+            counted. By default there is none.
+        max_concurrency: how many requests each agent may have in flight; by default there is no bound. A rollout that
+            waits keeps its place in TRL's `max_inflight_tasks`: set that to the sum over the agents, at least.
+        branches: which open rows a prompt may continue, as in `RunParser`; "linear" by default.
+        honor_mask_sample: whether the environment's `mask_sample` keeps a rollout out of the training; it does by
+            default.
+        train_turn_fn: a function that says of a `Turn` whether it is trained; all are by default.
+        on_failure: "drop", the default, leaves a failed rollout out of its group. "retry" runs a new one in its place
+            after an `http_error` of status 500 and above, `unreachable`, `agent_failure` or `malformed`. After a
+            `timeout` or `disconnected` the agent may still be at work on it, so that the new one waits until the
+            `deadline` of the old one is over; without a `deadline` there is none.
         max_attempts: how many rollouts a member of a group may have with "retry", the first included; 3 by default.
         max_staleness: by how many versions the policy may have moved on before what is in flight of a group is
             cancelled; by default nothing is. The trainer's own `max_staleness` drops what comes too late.
-        record_dir: a folder in which every rollout is recorded, as in `GymClient`.
-        record_max_bytes: bounds that folder; its oldest files go.
+        record_dir: a folder in which every rollout is recorded, as in `GymClient`; by default none is.
+        record_max_bytes: bounds that folder, of which the oldest files go; 16 GiB by default.
         prometheus_port: where the process serves its metrics to Prometheus (`http://<host>:<port>/metrics`); by default
             it does not. It needs the extra `prometheus`.
-        **kwargs: what TRL's worker takes.
+        **kwargs: what TRL's worker takes: `num_generations`, `temperature`, `top_p`, `max_inflight_tasks`,
+            `queue_maxsize`, `fork_threshold_tokens`, `log_completions` and the like.
 
     Raises:
         ConfigError: a row that no agent could take, or a setting that is unknown, out of its range, or such that no
