@@ -77,6 +77,16 @@ async def test_it_can_refuse_connections_for_a_while():
         assert agent.connections == 2
 
 
+async def test_connections_that_wait_when_it_begins_to_refuse_are_not_lost():
+    async with FakeAgent(ANSWER) as agent:
+        # Nothing is awaited before `refusing`: the connection is open to its client, and not accepted yet.
+        with socket.create_connection(("127.0.0.1", int(agent.url.rpartition(":")[2]))) as waiting:
+            waiting.sendall(b"POST /run HTTP/1.1\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}")
+            async with agent.refusing():
+                await agent.until(lambda agent: len(agent.calls) == 1)
+                assert (await asyncio.to_thread(waiting.recv, 12)) == b"HTTP/1.1 200"
+
+
 async def mistaken(call):
     raise KeyError("a mistake of the test's own")
 

@@ -222,11 +222,19 @@ class FakeAgent:
         For a server that serves in the caller's loop.
         """
         assert self._server is not None
-        self._server.close()
+        with self._server.sockets[0].dup() as listener:
+            self._server.close()
+            # To a client they are open: closed with the listener, they would be lost without a call.
+            waiting = _accept_all(listener)
+        for connection in waiting:
+            await asyncio.get_running_loop().connect_accepted_socket(self._new_protocol, connection)
         try:
             yield
         finally:
             await self._listen()
+
+    def _new_protocol(self) -> asyncio.StreamReaderProtocol:
+        return asyncio.StreamReaderProtocol(asyncio.StreamReader(), self._connected)
 
     async def until(self, condition: Callable[[FakeAgent], bool]) -> None:
         """Wait until something holds of this server, where it serves in the caller's loop.
@@ -294,3 +302,15 @@ def as_behaviour(given: Behaviour | Any) -> Behaviour:
             await call.answer(given)
 
     return answer
+
+
+def _accept_all(listener: socket.socket) -> list[socket.socket]:
+    """The connections that wait to be accepted."""
+    listener.setblocking(False)
+    connections = []
+    with suppress(BlockingIOError):
+        while True:
+            connection, _ = listener.accept()
+            connection.setblocking(False)
+            connections.append(connection)
+    return connections
