@@ -67,6 +67,8 @@ THEN_CLOSED = {
     "an encoding that nobody asked for": (sized(b"\x8b\x02\x80", None, "content-encoding: br"), "malformed"),
     "no content": (response(b"", status="204 No Content"), "http_error"),
     "a redirect": (response(b"", "location: /run", "content-length: 0", status="307 Temporary Redirect"), "http_error"),
+    "a reason that is no text": (sized(BODY).replace(b" OK", b" \xff\xfe", 1), "ok"),
+    "no reason": (sized(BODY).replace(b" OK", b"", 1), "ok"),
     "a status of its own": (response(b"", "content-length: 0", status="299 Odd"), "http_error"),
     "half an error": (response(b"los", "content-length: 9", status="500 Internal Server Error"), "http_error"),
     "an error in bad gzip": (

@@ -114,6 +114,7 @@ class AgentTransport(AiohttpTransport):
         return aiohttp.ClientSession(
             connector=connector,
             request_class=_Request,
+            response_class=_Response,
             cookie_jar=aiohttp.DummyCookieJar(),
             read_bufsize=CHUNK_SIZE,
             max_field_size=MAX_HEADER_BYTES,
@@ -140,6 +141,15 @@ class _Request(aiohttp.ClientRequest):
 
         conn.add_callback(given_back)
         return await super().send(conn)
+
+
+class _Response(aiohttp.ClientResponse):
+    """A response without a reason phrase: nobody reads it, and httpx-aiohttp raises for one that is not ASCII."""
+
+    async def start(self, connection: Any) -> aiohttp.ClientResponse:
+        await super().start(connection)
+        self.reason = None
+        return self
 
 
 def _new_socket(address: Any) -> socket.socket:
