@@ -52,6 +52,8 @@ REFUSED = [
     "http://\ud800@a",
 ]
 
+NAMES_REFUSED = ["", None, 5, "a\nb", "\x1b[31m", "\ud800", "\u202ea", ("a",)]
+
 TAKEN = [
     "http://127.0.0.1:8001",
     "https://127.0.0.1",
@@ -78,6 +80,12 @@ def test_what_is_no_url_of_a_server_is_refused_at_once(url):
 def test_agent_servers_are_urls_by_name(agent_servers):
     with pytest.raises(turnloom.ConfigError, match="agent_servers"):
         turnloom.GymClient(agent_servers)
+
+
+@pytest.mark.parametrize("name", NAMES_REFUSED)
+def test_the_name_of_an_agent_is_printable_text(name):
+    with pytest.raises(turnloom.ConfigError, match="no name of an agent"):
+        turnloom.GymClient({name: "http://127.0.0.1:1"})
 
 
 @pytest.mark.parametrize(

@@ -186,6 +186,16 @@ def test_fields_of_the_environment_are_means_whatever_they_are_called() -> None:
     assert new["nemo_gym/agent/math/env_left_out_total"] == 2.0, "NaN is no value"
 
 
+def test_numbers_as_large_as_they_come_make_no_warning() -> None:
+    ledger = Ledger()
+    for _ in range(3):
+        ledger.enter(rollout(reward=1.7e308, score=-1.7e308))
+    ledger.metrics.new()
+    found = ledger.snapshot().agents["math"]
+    assert found.reward is not None
+    assert (found.reward.p99, found.env["score"].p50) == (1.7e308, -1.7e308)
+
+
 def test_fields_without_end_are_bounded_and_counted() -> None:
     ledger = Ledger()
     for number in range(MAX_FIELDS // 2 + 3):

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from trl_loops import TWO_TURNS, answering, dataset_of, scored
+import turnloom
+from trl_loops import TWO_TURNS, answering, dataset_of, running, scored
 from trl_workers import started
 from turnloom.testing import FakeAgent
 
@@ -46,6 +47,28 @@ class AsyncInstance(Instance):
     async def __call__(self, completions: list[Any], **_: Any) -> list[float]:  # type: ignore[override]
         await asyncio.sleep(0)
         return [self.value] * len(completions)
+
+
+def infinite(completions: list[Any], **_: Any) -> list[float]:
+    return [float("inf"), *[0.0] * (len(completions) - 1)]
+
+
+def partly(completions: list[Any], **_: Any) -> list[float | None]:
+    return [float("nan"), None, *[0.5] * (len(completions) - 2)]
+
+
+@pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")  # of TRL, which goes on
+async def test_an_infinite_reward_ends_the_run_and_never_reaches_the_policy() -> None:
+    with pytest.raises(turnloom.ConfigError, match=r"'rewards/infinite': inf.*finite"):
+        async with running(answering(scored(1.0)), dataset_of({}), reward_funcs=[infinite]) as run:
+            await run.samples(1)
+
+
+async def test_a_reward_that_is_nan_is_none_at_all() -> None:
+    async with running(answering(scored(1.0), scored(0.0), scored(0.0)), dataset_of({}), reward_funcs=[partly]) as run:
+        samples = await run.samples(3)
+    assert sorted(sample.metrics["reward"] for sample in samples) in ([0.0, 0.5, 1.0], [0.0, 0.0, 1.5])
+    assert sum(sample.advantage for sample in samples) == pytest.approx(0.0)
 
 
 @pytest.mark.timeout(240)

@@ -32,10 +32,14 @@ def server_urls(agent_servers: Mapping[str, str | Sequence[str]]) -> dict[str, t
     """Where each agent's servers are.
 
     Raises:
-        ConfigError: there is no agent, an agent has no server or the same twice, or a URL is none.
+        ConfigError: there is no agent, a name or a URL is none, or an agent has no server or the same twice.
     """
     if not isinstance(agent_servers, Mapping) or not agent_servers:
         raise ConfigError("agent_servers: name at least one, such as {'math': 'http://127.0.0.1:8001'}")
+    for name in agent_servers:
+        # It stands in logs, in the names of metrics and in labels of Prometheus, which are text in lines.
+        if not isinstance(name, str) or not name or not name.isprintable():
+            raise ConfigError(f"agent_servers: {name!r} is no name of an agent: printable text is needed")
     return {name: _servers_of(name, urls) for name, urls in agent_servers.items()}
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import heapq
 import logging
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
+from turnloom._exceptions import ConfigError
 from turnloom._rollout import Rollout, TrainingRow, Turn
 
 logger = logging.getLogger("turnloom")
@@ -49,6 +51,24 @@ def only_members(group: GroupT, kept: Sequence[int]) -> GroupT:
     fields = {field.name: getattr(group, field.name) for field in dataclasses.fields(group)}  # type: ignore[arg-type]
     parallel = {name: select(value) for name, value in fields.items() if isinstance(value, (list, dict)) and value}
     return dataclasses.replace(group, **parallel)  # type: ignore[type-var]
+
+
+def check_advantages(samples: Iterable[Any]) -> None:
+    """Refuse advantages that would make the policy's weights NaN, as those of a whole group are by one infinite reward.
+
+    Args:
+        samples: of one group, with `advantage` and, by name, `metrics`.
+
+    Raises:
+        ConfigError: it has the rewards.
+    """
+    for sample in samples:
+        if not math.isfinite(sample.advantage):
+            rewards = {name: value for name, value in sample.metrics.items() if name.startswith("reward")}
+            raise ConfigError(
+                f"a group has the advantage {sample.advantage}, of the rewards {rewards}: a reward function returns a "
+                "finite number for each completion, or None for one that it cannot score"
+            )
 
 
 def train_only(

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-import numpy as np
-
 from turnloom._metrics._in_flight import InFlight
-from turnloom._metrics._tally import Tally
+from turnloom._metrics._tally import Series, Tally
 
 Metric = float | tuple[float, float]
 
@@ -101,5 +99,5 @@ def in_flight_now(in_flight: InFlight) -> dict[str, Metric]:
 
 def spread(*tallies: Tally) -> dict[str, Metric]:
     """How far the latest rewards of these lie apart."""
-    rewards = np.concatenate([tally.reward.latest for tally in tallies])
-    return {"reward_std": float(rewards.std())} if rewards.size else {}
+    rewards = Series.joined([tally.reward for tally in tallies])
+    return {"reward_std": rewards.mean_and_deviation()[1]} if rewards.count else {}

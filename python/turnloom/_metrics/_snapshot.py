@@ -41,7 +41,7 @@ class Distribution:
             return None
         latest = np.sort(series.latest)
         p50, p95, p99 = (float(latest[math.ceil(share * len(latest)) - 1]) for share in (0.50, 0.95, 0.99))
-        mean, std = float(latest.mean()), float(latest.std())
+        mean, std = series.mean_and_deviation()
         return cls(series.count, series.total, mean, std, float(latest[0]), float(latest[-1]), p50, p95, p99)
 
 

@@ -45,6 +45,11 @@ class Series:
         """[at most `RECENT_ROLLOUTS`], in no order."""
         return self._ring[: self.count]
 
+    def mean_and_deviation(self) -> tuple[float, float]:
+        """Of the latest, of which there is one; infinite or NaN where the values leave no room for their sums."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            return float(self.latest.mean()), float(self.latest.std())
+
     @classmethod
     def joined(cls, parts: Sequence[Series]) -> Series:
         """The values of all parts, of which each gives its own latest ones."""

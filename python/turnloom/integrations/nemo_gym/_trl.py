@@ -12,7 +12,15 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from turnloom._client import GymClient
-from turnloom._groups import DenseIds, GroupPolicy, GroupRunner, check_rows, only_members, positions
+from turnloom._groups import (
+    DenseIds,
+    GroupPolicy,
+    GroupRunner,
+    check_advantages,
+    check_rows,
+    only_members,
+    positions,
+)
 from turnloom._gym import checked_sampling
 from turnloom._metrics import Ledger, reports
 from turnloom.integrations.nemo_gym._printing import printable
@@ -172,6 +180,7 @@ class NemoGymRolloutLoop(_AsyncRolloutLoop):  # type: ignore[misc]
         is_wanted = self._runner.close(group.group_id)
         kept = [index for index, reward in enumerate(group.rollout_rewards) if is_wanted and reward is not None]
         samples: list[Any] = await super()._score_group(only_members(group, kept)) if kept else []
+        check_advantages(samples)
         number = self._dense_ids.number(group.group_id, has_rows=bool(samples))
         for sample in samples:
             sample.group_id = number
@@ -202,7 +211,8 @@ class NemoGymRolloutWorker(EndsWell, AsyncRolloutWorker):  # type: ignore[misc]
         dataset: its rows are NeMo Gym's, as columns or as a JSON string in the column `nemo_gym_row`.
         processing_class: the tokenizer; it needs no chat template.
         max_tokens: bounds every model call.
-        reward_funcs: rewards added to the agent's own; a rollout that failed reaches none of them.
+        reward_funcs: rewards added to the agent's own; a rollout that failed reaches none of them. NaN is as None; an
+            infinite one ends the run, since the group's advantages would all be NaN.
         run_timeout: seconds without data after which a rollout is given up; 300 by default.
         deadline: seconds after which a rollout is given up in any case; waiting for a slot of `max_concurrency` is not
             counted. By default there is none.
