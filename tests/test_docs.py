@@ -1,5 +1,6 @@
 """The tables of the documentation are those of the code."""
 
+import inspect
 import re
 from pathlib import Path
 from typing import get_args
@@ -8,6 +9,7 @@ import turnloom
 from turnloom._metrics import MAX_FIELDS, RECENT_ROLLOUTS, SHAPES
 from turnloom._metrics._prometheus import FAMILIES
 from turnloom._rollout import Outcome
+from turnloom.integrations.nemo_gym._settings import known_settings
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -77,3 +79,9 @@ def test_the_reference_has_every_public_name() -> None:
     documented = set(re.findall(r"^::: ([\w.]+)", pages, re.M))
     in_tables = {"DEFECT_CODES", "METRICS", "OUTCOMES", "__version__"}
     assert {f"turnloom.{name}" for name in set(turnloom.__all__) - in_tables} <= documented
+
+
+def test_settings() -> None:
+    both, client, worker, *_ = tables((ROOT / "docs" / "how-to" / "rollouts.md").read_text())
+    assert {*both, *client} == set(inspect.signature(turnloom.GymClient).parameters) - {"agent_servers"}
+    assert {*both, *worker} - {"fork_threshold_tokens", "reward_funcs"} == known_settings()

@@ -27,7 +27,7 @@ def _print_version(asked: bool) -> None:
 @app.callback()
 def _turnloom(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Say the version.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """NeMo Gym rollouts into TRL training rows."""

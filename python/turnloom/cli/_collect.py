@@ -43,16 +43,18 @@ def collect_rollouts(
     samples: Annotated[int, typer.Option("-n", "--samples", min=1, help="Rollouts of each row.")] = 1,
     concurrency: Annotated[int, typer.Option(min=1, help="Rollouts in flight for each agent.")] = DEFAULT_CONCURRENCY,
     max_tokens: Annotated[int, typer.Option(min=1, help="Bounds the tokens of each model call.")] = 4096,
-    temperature: Annotated[float, typer.Option(min=0.0, help="Of the sampling.")] = 1.0,
-    top_p: Annotated[float, typer.Option(help="Of the sampling.")] = 1.0,
+    temperature: Annotated[float, typer.Option(min=0.0, help="Sampling temperature.")] = 1.0,
+    top_p: Annotated[float, typer.Option(help="Sampling top-p.")] = 1.0,
     run_timeout: Annotated[
         float, typer.Option(help="Seconds without data that end a rollout; inf for no bound.")
     ] = DEFAULT_RUN_TIMEOUT_S,
     deadline: Annotated[float | None, typer.Option(help="Seconds that end a rollout in any case.")] = None,
     fork_threshold_tokens: Annotated[
-        int, typer.Option(help="A drift of as many tokens forks.")
+        int, typer.Option(help="A drift of as many tokens, or more, forks.")
     ] = DEFAULT_FORK_THRESHOLD_TOKENS,
-    branches: Annotated[Literal["linear", "best"], typer.Option(help="Rows that a prompt may continue.")] = "linear",
+    branches: Annotated[
+        Literal["linear", "best"], typer.Option(help="Rows that a prompt may continue: linear, the last; best, any.")
+    ] = "linear",
     pass_reward: Annotated[float, typer.Option(help="For pass@k, a rollout passes with this reward or more.")] = 1.0,
     parquet: Annotated[bool, typer.Option("--parquet", help=f"Write the training rows to OUT/{PARQUET}.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,

@@ -31,9 +31,9 @@ def doctor(
     row: Annotated[
         Path | None, typer.Option(exists=True, dir_okay=False, help="A JSON or JSONL file; its first row is sent.")
     ] = None,
-    run_timeout: Annotated[float, typer.Option(min=0.001, help="Seconds without a byte.")] = 300.0,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Bounds every model call.")] = 1024,
-    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    run_timeout: Annotated[float, typer.Option(min=0.001, help="Seconds without a byte that end the rollout.")] = 300.0,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Bounds the tokens of each model call.")] = 1024,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
     """Look at agent servers, send one real row, and say of each thing that is wrong what to do.
 

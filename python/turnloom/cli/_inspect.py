@@ -36,10 +36,11 @@ def inspect(
     html: Annotated[Path | None, typer.Option(dir_okay=False, help="Write a page for a browser to this file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print what is found as JSON.")] = False,
     fork_threshold_tokens: Annotated[
-        int | None, typer.Option(help="A drift of as many tokens forks; as recorded, or 1024.")
+        int | None, typer.Option(help="A drift of as many tokens, or more, forks; as recorded, or 1024.")
     ] = None,
     branches: Annotated[
-        Literal["linear", "best"] | None, typer.Option(help="Rows that a prompt may continue; as recorded, or linear.")
+        Literal["linear", "best"] | None,
+        typer.Option(help="Rows that a prompt may continue: linear, the last; best, any. As recorded, or linear."),
     ] = None,
 ) -> None:
     """One rollout as a person reads it: messages beside tokens, and why prompts leave what was held.

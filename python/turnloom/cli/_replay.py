@@ -33,8 +33,13 @@ _LINES: Final = {
 
 def replay_records(
     path: Annotated[Path, typer.Argument(help="A folder of records (record_dir), or one of its files.")],
-    fork_threshold_tokens: Annotated[int | None, typer.Option(help="A drift of as many tokens forks.")] = None,
-    branches: Annotated[Literal["linear", "best"] | None, typer.Option(help="Rows that a prompt may continue.")] = None,
+    fork_threshold_tokens: Annotated[
+        int | None, typer.Option(help="A drift of as many tokens, or more, forks; by default as recorded.")
+    ] = None,
+    branches: Annotated[
+        Literal["linear", "best"] | None,
+        typer.Option(help="Rows that a prompt may continue: linear, the last; best, any. By default as recorded."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
     """What recorded rollouts come to as training rows: as they were, and with other settings. No server is asked.
