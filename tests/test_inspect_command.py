@@ -57,6 +57,12 @@ def test_a_pipe_gets_plain_text(body_file: Path, tokenizer_file: Path) -> None:
     assert "\x1b" not in said
 
 
+def test_what_nobody_would_see_is_shown(tmp_path: Path) -> None:
+    body = answer({"type": "message", "role": "user", "content": "a\u202eb\u200bc\ufeff"}, turn([1], [2]))
+    (tmp_path / "body.json").write_bytes(body)
+    assert "a<U+202E>b<U+200B>c<U+FEFF>" in run(tmp_path / "body.json")
+
+
 def test_without_a_tokenizer_there_are_ids(body_file: Path) -> None:
     assert "discarded 2 5 6 " in run(body_file)
 
@@ -87,7 +93,8 @@ def run_wrongly(*arguments: object, code: int = 2) -> str:
 @pytest.fixture
 def many_file(tmp_path: Path, body_file: Path) -> Path:
     """A drifting rollout, one without tokens, half of one, and once more the first."""
-    lines = [body_file.read_bytes(), answer(), answer()[:20], b"", body_file.read_bytes(), b""]
+    spaced = body_file.read_bytes().replace(b", ", b",\r")  # which JSON takes for a space, and ends no line
+    lines = [spaced, answer(), answer()[:20], b"", body_file.read_bytes(), b""]
     (tmp_path / "rollouts.jsonl").write_bytes(b"\n".join(lines))
     return tmp_path / "rollouts.jsonl"
 

@@ -299,6 +299,43 @@ def test_what_a_model_writes_stays_text(open_page: Open) -> None:
     assert page.locator("img").count() == 0
 
 
+def test_what_nobody_would_see_is_shown(open_page: Open) -> None:
+    unseen = "a\u202eb\u2066c\u200b\ufeff\u2028\0"
+    message = {"type": "message", "role": "user hidden \u202e", "content": unseen}
+    page = open_page(answer(message, turn(ids(f"{unseen} tea"), ids("tea")), **{"m\u202e": 1.0}))
+    shown = "a<U+202E>b<U+2066>c<U+200B><U+FEFF><U+2028>^@"
+    assert page.locator("#conversation .said").first.inner_text() == shown
+    assert page.locator("#conversation .message").first.evaluate("node => node.getBoundingClientRect().width") > 100
+    assert shown + " tea" in page.locator("#stream").inner_text().replace("\n", "")
+    assert "\u202e" not in page.locator("body").inner_text()
+
+
+BEYOND_ITS_EDGE = """(pane) => {
+    const right = (node) => node.getBoundingClientRect().right;
+    const beyond = [...pane.querySelectorAll("*")].filter((node) => right(node) > right(pane) + 1);
+    return beyond.map((node) => node.outerHTML.slice(0, 80));
+}"""
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW])
+def test_a_word_without_end_stays_within_the_page(open_page: Open, size: tuple[int, int]) -> None:
+    word = "w" * 200_000
+    call = {"type": "function_call", "name": word, "arguments": word}
+    body = answer(
+        {"type": "message", "role": word[:5000], "content": word}, turn([1], [2]) | call, **{word[:5000]: 1.0}
+    )
+    page = open_page(body, size=size, tokenizer=None)
+    if size == NARROW:
+        page.keyboard.press("m")
+    page.locator("#conversation button.more").first.click()
+    pane = page.locator("#conversation")
+    for place in ("0", "node.scrollHeight"):
+        pane.evaluate(f"node => {{ node.scrollTop = {place}; }}")
+        page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        assert pane.evaluate(BEYOND_ITS_EDGE) == []
+    assert page.locator("dt", has_text="www").is_visible()
+
+
 def test_an_answer_without_tokens_has_its_messages(open_page: Open) -> None:
     page = open_page((DATA / "no_ids.json").read_bytes())
     for key in ("j", "d", "G", "ArrowRight", "n", "t"):

@@ -47,7 +47,7 @@ def kept_rollouts(path: Path) -> Iterator[Kept]:
         yield from map(_recorded, Records(path))
         return
     content = path.read_bytes()
-    lines = [line for line in content.splitlines() if line.strip()] if path.suffix == ".jsonl" else [content]
+    lines = [line for line in content.split(b"\n") if line.strip()] if path.suffix == ".jsonl" else [content]
     for number, line in enumerate(lines):
         yield Kept(path.name if len(lines) == 1 else f"{path.name}, rollout {number}", {}, None, line)
 

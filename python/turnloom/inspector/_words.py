@@ -8,13 +8,23 @@ from typing import Any, Final
 from turnloom.inspector._inspection import Inspection
 
 _NONE: Final = dict.fromkeys((*range(0x80, 0xA0), *range(0xD800, 0xE000)), "�")
-_CONTROL: Final[dict[int, str]] = _NONE | {code: f"^{chr(code ^ 64)}" for code in (*range(0x20), 0x7F)}
+_UNSEEN: Final = (0xAD, 0x61C, 0x200B, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2060, 0x206A), 0xFEFF)
+"""Characters without a shape, among them those that turn the direction of what comes after."""
+_CONTROL: Final[dict[int, str]] = (
+    _NONE
+    | {code: f"^{chr(code ^ 64)}" for code in (*range(0x20), 0x7F)}
+    | {code: f"<U+{code:04X}>" for code in _UNSEEN}
+)
 _WHITE_SPACE: Final = _CONTROL | {0x20: "·", 0x0A: "↵", 0x09: "⇥"}
 _LINES: Final = {code: sign for code, sign in _CONTROL.items() if code not in (0x09, 0x0A)}
 
 
 def visible(text: str, *, white_space: bool = False) -> str:
-    """The text without characters that steer a terminal, or that none can write; white space as signs, if asked."""
+    """The text without characters that steer a terminal, that none can write, or that nobody sees.
+
+    Args:
+        white_space: whether that is shown as signs.
+    """
     return text.translate(_WHITE_SPACE if white_space else _LINES)
 
 

@@ -9,8 +9,12 @@ function make(tag, className = "", text = undefined) {
 
 const count = (number, what) => `${number.toLocaleString("en")} ${what}${number === 1 ? "" : "s"}`;
 
-// Text with control characters as `^C`, except for the ends of lines and tabs.
-const printable = (text) => text.replace(/[\0-\x08\x0b-\x1f\x7f]/g, (char) => `^${String.fromCharCode(char.charCodeAt(0) ^ 64)}`);
+// Text with control characters as `^C`, except for the ends of lines and tabs, and without any that nobody sees: some
+// of those turn the direction of what comes after.
+const printable = (text) =>
+  text
+    .replace(/[\0-\x08\x0b-\x1f\x7f]/g, (char) => `^${String.fromCharCode(char.charCodeAt(0) ^ 64)}`)
+    .replace(/[\xad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g, (char) => `<U+${char.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}>`);
 
 // The text of a token: ends of lines are seen, and with `spaces` all white space.
 function visible(text, spaces = false) {
@@ -100,8 +104,8 @@ function drawExcerpt(name, excerpt) {
 const MESSAGE_LIMIT = 1500;
 
 function drawMessage(message, opened, query, onOpen) {
-  const node = make("article", `message ${message.role}`);
-  node.append(make("h3", "", message.role));
+  const node = make("article", message.role === "tool" ? "message tool" : "message");
+  node.append(make("h3", "", printable(message.role)));
   const add = (className, key, text) => {
     const body = make("div", className);
     const isCut = text.length > MESSAGE_LIMIT && !opened.has(key);
@@ -142,7 +146,7 @@ function drawEnd(inspection) {
   const node = make("article", "end");
   node.append(make("h3", "", "End"));
   const list = make("dl");
-  const add = (name, value) => list.append(make("dt", "", name), make("dd", "", value));
+  const add = (name, value) => list.append(make("dt", "", printable(name)), make("dd", "", printable(value)));
   add("outcome", inspection.outcome);
   if (inspection.reason) add("reason", inspection.reason);
   add("reward", inspection.reward === null ? "none" : String(inspection.reward));

@@ -1,6 +1,6 @@
 // What stands above
 
-element("name").textContent = inspection.name || "rollout";
+element("name").textContent = printable(inspection.name || "rollout");
 element("headline").append(
   make("b", `outcome ${inspection.outcome}`, inspection.outcome),
   [
