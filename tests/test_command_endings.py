@@ -56,7 +56,7 @@ def ended(*arguments: object, code: int) -> str:
         (["inspect", "body.json", "--tokenizer", "body.json"], "is no tokenizer"),
         (["replay", "none"], "there are no records"),
         (["replay", "."], "there are no records"),
-        (["doctor"], "either agent_servers or head is needed"),
+        (["doctor"], "name an agent's server"),
         (["doctor", "math"], "is no URL of a server"),
         (["doctor", "http://"], "is no URL of a server"),
         (["doctor", "--head", "math"], "is no URL of a server"),
