@@ -1,6 +1,7 @@
 """What the doctor finds at agents that are sound, and at agents that are not."""
 
 import gzip
+import importlib.metadata
 import json
 import socket
 import sys
@@ -161,6 +162,18 @@ async def test_what_is_found_is_told_also_where_versions_cannot_be_looked_at(mon
     examination = await look_at(gym_answer(ROW, turns=TWO_TURNS))
     assert verdicts(examination)["reward"] == "good"
     assert found(examination, "versions").advice == "pip install 'turnloom[cli]'"
+
+
+async def test_a_package_that_is_missing(monkeypatch):
+    def version(name, find=importlib.metadata.version):
+        if name == "trl":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return find(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    finding = found(await look_at(gym_answer(ROW, turns=TWO_TURNS)), "trl")
+    assert finding.detail == "missing; trl>=1.16,<1.17 is needed to train with TRL"
+    assert finding.advice == "pip install 'turnloom[trl]'"
 
 
 async def test_another_server():

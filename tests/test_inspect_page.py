@@ -124,6 +124,14 @@ def test_what_it_shows(open_page: Open) -> None:
     )
 
 
+def test_it_begins_with_what_was_asked(open_page: Open) -> None:
+    asked = {"responses_create_params": {"input": "Where is the cat?"}}
+    page = open_page(answer(*(turn([1], [2], content=f"answer {number}") for number in range(30)), **asked))
+    page.locator("#stream .turn").first.wait_for()
+    assert page.locator("#conversation").evaluate("list => list.scrollTop") == 0
+    assert page.text_content("#conversation").startswith("userWhere is the cat?")
+
+
 def test_a_drift_marks_the_first_different_token_on_both_sides(open_page: Open) -> None:
     page = open_page(conversation(), fork_threshold_tokens=0)
     page.keyboard.press("d")
@@ -164,13 +172,16 @@ def test_a_long_rollout_scrolls_with_few_elements(open_page: Open, key: str, tmp
     assert 500 < most < 6000
 
 
+TEXTS = """nodes => Object.fromEntries(nodes.map((node) =>
+    [node.dataset.block, [...node.querySelectorAll(".token")].map((token) => token.textContent).join("")]))"""
+
+
 def test_nothing_is_missing_between_the_blocks(open_page: Open) -> None:
     body = long_rollout(6000, turns=3)
     page = open_page(body)
     seen: dict[str, str] = {}
     for _ in range(100):
-        for node in page.locator("#stream .tokens").all():
-            seen[node.get_attribute("data-block")] = "".join(node.locator(".token").all_text_contents())
+        seen |= page.locator("#stream .tokens").evaluate_all(TEXTS)  # at once: scrolling draws them anew
         page.evaluate("document.querySelector('#stream').scrollBy(0, 500)")
         page.evaluate("new Promise(requestAnimationFrame).then(() => new Promise(requestAnimationFrame))")
     text = "".join(seen[block] for block in sorted(seen, key=int))

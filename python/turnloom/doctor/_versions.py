@@ -27,12 +27,12 @@ def versions() -> Iterator[Finding]:
 
 
 def _version(wanted: Requirement, install: str) -> Finding:
+    bounds = ",".join(sorted(map(str, wanted.specifier), reverse=True))  # the lower one first
+    needed, advice = f"{wanted.name}{bounds} is needed to train with TRL", f"pip install '{install}'"
     try:
         found = importlib.metadata.version(wanted.name)
     except importlib.metadata.PackageNotFoundError:
-        return Finding(
-            wanted.name, "doubtful", f"missing; {wanted} is needed to train with TRL", f"pip install '{install}'"
-        )
+        return Finding(wanted.name, "doubtful", f"missing; {needed}", advice)
     if wanted.specifier.contains(found, prereleases=True):
         return Finding(wanted.name, "good", found)
-    return Finding(wanted.name, "bad", f"{found}; {wanted} is needed to train with TRL", f"pip install '{install}'")
+    return Finding(wanted.name, "bad", f"{found}; {needed}", advice)

@@ -54,7 +54,9 @@ streamList.onMove = () => {
   overview.look(streamList);
   if (block.turn !== turnInView) {
     turnInView = block.turn;
-    messageList.show(conversation.findIndex(({ kind, turn }) => kind === "turn" && turn === turnInView));
+    // What was asked stands above the first turn, and is read with it.
+    const isHead = ({ kind, turn }) => kind === "turn" && turn === turnInView;
+    messageList.show(turnInView === 0 ? 0 : conversation.findIndex(isHead));
     for (const node of messageList.window.querySelectorAll(".go")) {
       node.classList.toggle("now", conversation[node.dataset.block].turn === turnInView);
     }
