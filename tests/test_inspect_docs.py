@@ -39,8 +39,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     Path("my-model").mkdir()
     byte_level().save("my-model/tokenizer.json")
     [rollout], _ = asyncio.run(record(gym_answer(ROW, turns=INTERLEAVED), Path("runs")))
-    for path in (Path("body.json"), Path("runs/body.json")):
-        path.write_bytes((ROOT / "tests" / "data" / "drift.json").read_bytes())
+    Path("body.json").write_bytes((ROOT / "tests" / "data" / "drift.json").read_bytes())
     return rollout.id
 
 
@@ -57,4 +56,5 @@ def test_commands(kept: str) -> None:
 def test_the_example(kept: str, capsys: pytest.CaptureFixture[str]) -> None:
     (code,) = re.findall(r"```python\n(.*?)```", TEXT, re.S)
     exec(compile(code, "docs/inspect.md", "exec"), {})
-    assert capsys.readouterr().out == f"0 2 {DRIFT_CAUSES['unknown'].advice}\n"
+    advice = {cause: DRIFT_CAUSES[cause].advice for cause in ("sub_agent", "unknown")}
+    assert capsys.readouterr().out == f"2 0 {advice['sub_agent']}\n1 0 {advice['unknown']}\n"
