@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import multiprocessing
 import os
@@ -18,6 +19,10 @@ logger = logging.getLogger("turnloom")
 
 END_S: Final = 3.0
 """How long the process may take to end once it is asked to; then it is ended."""
+
+
+GARBAGE_THRESHOLD: Final = 10_000
+"""New objects that live, until Python's collector looks at them; its own default is 700."""
 
 
 # In the worker's process
@@ -37,6 +42,18 @@ def log_to_stderr() -> None:
     shown.setFormatter(logging.Formatter("%(asctime)s %(name)s %(levelname)s: %(message)s"))
     logger.addHandler(shown)
     logger.setLevel(logging.INFO)
+
+
+def collect_garbage_rarely() -> None:
+    """In the worker's process, let Python's collector look less often, and never at what the imports have made.
+
+    Rollouts in flight are many objects that live, and to look at them again and again is nearly half of what a small
+    rollout costs when there are thousands. Those of the imports are more, and a look at them holds the event loop up.
+    """
+    if multiprocessing.parent_process() is not None:
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(GARBAGE_THRESHOLD)
 
 
 def stop_when_told(stop_event: asyncio.Event) -> None:

@@ -26,6 +26,7 @@ from turnloom._metrics import Ledger, reports
 from turnloom.integrations.nemo_gym._printing import printable
 from turnloom.integrations.nemo_gym._process import (
     EndsWell,
+    collect_garbage_rarely,
     leave_interrupts_to_the_trainer,
     leave_unread,
     log_to_stderr,
@@ -101,6 +102,7 @@ class NemoGymRolloutLoop(_AsyncRolloutLoop):  # type: ignore[misc]
         policy = GroupPolicy(**{name: kwargs.pop(name) for name in group_settings(kwargs)})
         leave_interrupts_to_the_trainer()
         log_to_stderr()
+        collect_garbage_rarely()
         # TRL would refuse a chat template that it cannot parse responses of; here nothing is parsed.
         tokenizer = kwargs["processing_class"]
         if getattr(tokenizer, "response_template", None) is None:
