@@ -77,3 +77,16 @@ def test_the_trainer_of_ones_own_learns():
     rewards = [float(reward) for reward in re.findall(r"reward (\S+)", done.stdout)]
     assert len(rewards) == 9
     assert rewards[-1] > 2 * rewards[0], done.stdout
+
+
+@pytest.mark.train
+@pytest.mark.timeout(300)
+def test_training_on_a_cpu(tmp_path):
+    *_, block = blocks(DOCS / "testing.md")
+    script = tmp_path / "train.py"
+    script.write_text(block["code"])
+    done = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    steps, success = done.stdout.split()[-2:]
+    assert int(steps) == 3
+    assert 0.5 < float(success) <= 1
