@@ -68,12 +68,11 @@ async def test_it_can_refuse_connections_for_a_while():
     async with FakeAgent(ANSWER) as agent, httpx.AsyncClient(base_url=agent.url) as http:
         assert (await http.post("/run", json={})).json() == ANSWER
         async with agent.refusing():
-            assert (await http.post("/run", json={})).json() == ANSWER  # over the connection that there is
-            async with httpx.AsyncClient(base_url=agent.url) as another:
-                with pytest.raises(httpx.ConnectError):
-                    await another.post("/run", json={})
-        async with httpx.AsyncClient(base_url=agent.url) as another:
-            assert (await another.post("/run", json={})).json() == ANSWER
+            last = await http.post("/run", json={})  # over the connection that there is
+            assert (last.json(), last.headers["connection"]) == (ANSWER, "close")
+            with pytest.raises(httpx.ConnectError):
+                await http.post("/run", json={})
+        assert (await http.post("/run", json={})).json() == ANSWER
         assert agent.connections == 2
 
 

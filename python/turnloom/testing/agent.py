@@ -72,7 +72,13 @@ class AgentCall:
         client_address: host and port that it came from.
     """
 
-    def __init__(self, head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self,
+        head: bytes,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        is_last: Callable[[], bool] = lambda: False,
+    ) -> None:
         request_line, *lines = head.decode("latin-1").split("\r\n")
         self.method, self.path, _ = request_line.split(" ", 2)
         pairs = (line.partition(":") for line in lines if line)
@@ -81,6 +87,7 @@ class AgentCall:
         self.keeps_alive = False
         self._reader = reader
         self._writer = writer
+        self._is_last = is_last
         self._unread = int(self.headers.get("content-length", 0))
         self._body: bytes | None = None
 
@@ -107,10 +114,13 @@ class AgentCall:
         sent = {"content-type": "application/json", "content-length": str(len(body))}
         if status != 500:  # as NeMo Gym does
             sent["set-cookie"] = "session=eyJzZXNzaW9uIjoiMSJ9; path=/; httponly"
+        is_last = self._is_last()
+        if is_last:
+            sent["connection"] = "close"
         sent.update(headers or {})
         lines = "".join(f"{name}: {value}\r\n" for name, value in sent.items())
         await self.send(f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n{lines}\r\n".encode("latin-1") + body)
-        self.keeps_alive = True
+        self.keeps_alive = not is_last
 
     async def send(self, data: bytes) -> None:
         """These bytes, whatever they mean. The connection ends when the function that was given the call returns."""
@@ -167,6 +177,7 @@ class FakeAgent:
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
         self._thread: threading.Thread | None = None
+        self._refuses = False
         self._stop: Callable[[], object] = lambda: None
 
     async def __aenter__(self) -> Self:
@@ -217,11 +228,12 @@ class FakeAgent:
 
     @asynccontextmanager
     async def refusing(self) -> AsyncIterator[None]:
-        """Take no connection within the block, as if the server were down; those that are open go on.
+        """Take no connection within the block, as a server that goes down in good order: each open one has its answer.
 
         For a server that serves in the caller's loop.
         """
         assert self._server is not None
+        self._refuses = True
         with self._server.sockets[0].dup() as listener:
             self._server.close()
             # To a client they are open: closed with the listener, they would be lost without a call.
@@ -231,6 +243,7 @@ class FakeAgent:
         try:
             yield
         finally:
+            self._refuses = False
             await self._listen()
 
     def _new_protocol(self) -> asyncio.StreamReaderProtocol:
@@ -273,7 +286,7 @@ class FakeAgent:
     async def _one_call(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         """Whether the connection can have another."""
         head = (await reader.readuntil(b"\r\n\r\n")).removesuffix(b"\r\n\r\n")
-        call = AgentCall(head, reader, writer)
+        call = AgentCall(head, reader, writer, is_last=lambda: self._refuses)
         if call.path != "/run":
             await call.answer({"detail": "Not Found"}, status=404)
         elif call.method != "POST":
