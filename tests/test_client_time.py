@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import socket
 import time
 
 import pytest
 
 import turnloom
-from one_row import ANSWER, BIG_ROW, BODY, ROW, SAMPLING, assert_failed, response, send, sized, until_no_byte_moves
+from one_row import (
+    ANSWER,
+    BIG_ROW,
+    BODY,
+    ROW,
+    SAMPLING,
+    assert_failed,
+    own_sockets,
+    response,
+    send,
+    sized,
+    until_no_byte_moves,
+)
 from turnloom.testing import FakeAgent
 
 
@@ -19,8 +29,8 @@ def client_sockets(agent: FakeAgent) -> int:
     """How many sockets of this process lead to the agent."""
     port = int(agent.url.rpartition(":")[2])
     count = 0
-    for number in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(number))) as copy:
+    for copy in own_sockets():
+        with contextlib.suppress(OSError):  # not connected
             count += copy.getpeername()[1:2] == (port,)
     return count
 

@@ -379,7 +379,7 @@ def test_without_zstandard_the_extra_is_named() -> None:
         "    except ImportError as error: print(error)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.count('pip install "turnloom[records]"') == 2
+    assert done.stdout.count("pip install 'turnloom[records]'") == 2
 
 
 async def test_a_client_that_is_opened_again_records_again(tmp_path: Path) -> None:

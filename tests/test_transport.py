@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import inspect
 import json
-import os
 import socket
 import ssl
 import sys
@@ -20,7 +18,7 @@ import httpx
 import pytest
 
 import turnloom
-from one_row import ANSWER, BODY, ROW, SAMPLING, sized
+from one_row import ANSWER, BODY, ROW, SAMPLING, own_sockets, sized
 from turnloom._client import _backoff, _transport
 from turnloom._client._transport import NETWORK_ERRORS, OUTCOME_OF, classify
 from turnloom.testing import FakeAgent
@@ -59,10 +57,7 @@ async def test_connecting_is_bounded_where_run_timeout_is_not(run_timeout):
 
 def sockets_at(address: tuple[str, int]) -> Iterator[socket.socket]:
     """Copies of this process's sockets with that address of their own."""
-    for number in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(number))) as copy:
-            if copy.getsockname() == address:
-                yield copy
+    return (copy for copy in own_sockets() if copy.getsockname() == address)
 
 
 async def test_live_sockets_notice_a_peer_that_has_vanished():

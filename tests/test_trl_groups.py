@@ -205,7 +205,9 @@ async def test_cancellations_leave_nothing_behind() -> None:
         for number in range(1, rounds + 1):
             await agent.until(lambda agent: len(agent.calls) == agent.open_connections == in_flight)
             agent.calls.clear()
-            if number % 3 == 0:
+            while run.loop._gym.agents["math"].queued < rollouts - in_flight:
+                await asyncio.sleep(0)  # so that all of them have come as far each time
+            if number % 2 == 0:
                 gc.collect()
                 files = len(os.listdir("/proc/self/fd"))
                 left.append((files, len(asyncio.all_tasks()), len(run.loop._runner._open), len(gc.get_objects())))
@@ -219,7 +221,7 @@ async def test_cancellations_leave_nothing_behind() -> None:
     counted = outcomes(run)
     assert counted == {"cancelled": counted["cancelled"]}
     assert counted["cancelled"] >= rollouts * rounds == 10_000
-    for before, after in itertools.pairwise(left):
+    for before, after in itertools.pairwise(left[1:]):  # the first rounds fill what is there once
         grown = [b - a for a, b in zip(before, after, strict=True)]
         assert max(grown[:3]) <= 2, left  # a task of TRL's more or less
         assert grown[3] < rollouts, "objects are far fewer than the rollouts since"

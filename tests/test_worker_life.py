@@ -59,6 +59,12 @@ def unread(items: Any) -> int:
 LOADED = {"max_inflight_tasks": IN_FLIGHT, "queue_maxsize": 3}
 
 
+def until_heard_of(worker: NemoGymRolloutWorker) -> None:
+    """The end of a process is told by the server that has forked it, a moment later."""
+    assert worker._process is not None
+    worker._process.join()
+
+
 # An end that was asked for
 
 
@@ -82,6 +88,7 @@ def test_sigterm_ends_it_at_once_and_the_trainer_hears_of_it() -> None:
         os.kill(pid_of(worker), signal.SIGTERM)
         assert ends_within(END_S, pid_of(worker))
         assert unread(worker.rollout_buffer) < 4
+        until_heard_of(worker)
         with pytest.raises(RuntimeError, match=r"has ended \(exit status 0\).*SIGTERM"):
             worker.check_health(300)
 
@@ -219,6 +226,7 @@ def test_a_death_in_the_middle_of_a_sample_is_told_at_once() -> None:
         with pytest.raises(queue.Empty):
             worker.rollout_buffer.get(timeout=10)
         assert ends_within(END_S, pid_of(worker))
+        until_heard_of(worker)
         with pytest.raises(RuntimeError, match=r"has ended \(signal 9\).*memory"):
             worker.check_health(300)
 

@@ -2,9 +2,9 @@
 
 import multiprocessing
 import os
-import select
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from multiprocessing.connection import wait
 from typing import Any
 
 from trl_loops import dataset_of, make_tokenizer
@@ -72,7 +72,7 @@ def ends_within(seconds: float, pid: int) -> bool:
     except ProcessLookupError:
         return True
     try:
-        return bool(select.select([handle], [], [], seconds)[0])
+        return bool(wait([handle], seconds))
     finally:
         os.close(handle)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import gc
 import logging
@@ -53,6 +54,7 @@ def collect_garbage_rarely() -> None:
     if multiprocessing.parent_process() is not None:
         gc.collect()
         gc.freeze()
+        atexit.register(gc.unfreeze)  # else libraries in C say at the end that their objects have leaked
         gc.set_threshold(GARBAGE_THRESHOLD)
 
 
