@@ -5,13 +5,16 @@ import importlib.metadata
 import json
 import socket
 import sys
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from turnloom import ConfigError, Rollout, Timing
+from turnloom.cli import _doctor
 from turnloom.cli._app import app
 from turnloom.doctor import Examination, examine
 from turnloom.doctor._findings import answered
@@ -249,3 +252,13 @@ def test_agents_that_are_not_named_or_named_twice():
     for arguments in ([], ["http://127.0.0.1:1", "--head", "http://127.0.0.1:2"]):
         done = command(*arguments)
         assert (done.exit_code, "--head URL" in done.output) == (2, True)
+
+
+def test_how_long_it_takes_is_shown_in_a_terminal_alone(row_file, monkeypatch):
+    shown = StringIO()
+    monkeypatch.setattr(_doctor, "progress_console", lambda: Console(file=shown, force_terminal=True, width=80))
+    with FakeAgent(gym_answer(ROW, turns=TWO_TURNS)) as agent:
+        assert command(agent.url, "--row", row_file).exit_code == 0
+        assert "looking at the agents, for" in shown.getvalue()
+        monkeypatch.undo()
+        assert "looking" not in command(agent.url, "--row", row_file).output

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
 from turnloom import ConfigError
-from turnloom.cli._consoles import table_console
+from turnloom.cli._consoles import progress_console, table_console
 from turnloom.cli._endings import WRONG, endings
 from turnloom.doctor import Examination, Verdict, examine
 from turnloom.inspector._words import visible
@@ -46,14 +47,24 @@ def doctor(
             raise ConfigError("name an agent's server, or the head server that knows the agents: --head URL")
         sent = None if row is None else _first_row(row)
         agent_servers = None if url is None else {_agent_name(sent): url}
-        examination = asyncio.run(
-            examine(agent_servers, head=head, row=sent, run_timeout=run_timeout, max_tokens=max_tokens)
-        )
+        with _waiting():
+            examination = asyncio.run(
+                examine(agent_servers, head=head, row=sent, run_timeout=run_timeout, max_tokens=max_tokens)
+            )
         if as_json:
             typer.echo(json.dumps(examination.as_json(), indent=2))
         else:
             _print(examination)
     raise typer.Exit(0 if examination.healthy else WRONG)
+
+
+def _waiting() -> Progress:
+    """How long it takes, where it is a terminal: the run that a row asks for may be a long one."""
+    console = progress_console()
+    columns = (SpinnerColumn(), TextColumn("looking at the agents, for"), TimeElapsedColumn())
+    progress = Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
+    progress.add_task("", total=None)
+    return progress
 
 
 def _first_row(path: Path) -> dict[str, Any]:
