@@ -1,11 +1,14 @@
 """Measures what it costs to have many rollouts in flight at once, with turnloom and with other clients.
 
-    python benches/bench_http.py [--fast] [--json FILE]
+    python benches/bench_http.py [--fast] [--worker] [--json FILE]
 
 A server in another process answers each `POST /run` after one second with a small body. Each way has a client process
 of its own and takes its turn in every round; figures are medians. `aiohttp` sends bytes and reads bytes, and so is what
 there is to compare with; `aiohttp + json` makes the row's JSON, and training rows of the answer by way of `json` and
 TRL's reconciler, as turnloom does by its own; `httpx` is httpx over its own pool, which is measured as far as it goes.
+
+Much of what thousands of rollouts cost is Python's collector of garbage, which looks at all that is in flight again and
+again. With `--worker` it is set as in the worker's process of turnloom (`NemoGymRolloutWorker`), and so for every way.
 """
 
 from __future__ import annotations
@@ -130,10 +133,14 @@ WAYS: dict[str, Callable[[str, int], Awaitable[int]]] = {
 }
 
 
-def take_turns(to_parent: Connection, way: str, url: str) -> None:
+def take_turns(to_parent: Connection, way: str, url: str, *, as_worker: bool) -> None:
     """A client's process: measures the way with as many rows as the parent says, again and again."""
+    from turnloom.integrations.nemo_gym._process import collect_garbage_rarely
+
     raise_descriptor_limit()
     asyncio.run(WAYS[way](url, 8))  # imports all, which takes seconds
+    if as_worker:
+        collect_garbage_rarely()
     to_parent.send(way)
     while True:
         count = to_parent.recv()
@@ -148,16 +155,15 @@ async def _measured(way: Callable[[str, int], Awaitable[int]], url: str, count: 
     return await cost_of(work)
 
 
-def measure(sizes: tuple[int, ...], rounds: int) -> tuple[int, dict[tuple[str, int], list[Cost]]]:
+def measure(sizes: tuple[int, ...], rounds: int, *, as_worker: bool) -> tuple[int, dict[tuple[str, int], list[Cost]]]:
     """The size of a body, and of each way and number of rollouts what each round cost."""
     costs: dict[tuple[str, int], list[Cost]] = {}
     with ExitStack() as processes:
         port, body_bytes = processes.enter_context(process_of(serve)).recv()
-        clients = {
-            way: processes.enter_context(process_of(take_turns, way, f"http://127.0.0.1:{port}")) for way in WAYS
-        }
-        for client in clients.values():
-            client.recv()
+        client = partial(take_turns, url=f"http://127.0.0.1:{port}", as_worker=as_worker)
+        clients = {way: processes.enter_context(process_of(client, way)) for way in WAYS}
+        for each in clients.values():
+            each.recv()
         for number in range(rounds):
             for size in sizes:
                 # Another order each round, so that no way has always the same one before it.
@@ -196,12 +202,13 @@ def table(costs: dict[tuple[str, int], list[Cost]]) -> list[dict[str, Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--fast", action="store_true", help="up to 256 rollouts, once")
+    parser.add_argument("--worker", action="store_true", help="with Python's collector set as in the worker's process")
     parser.add_argument("--rounds", type=int, default=5, help="how often each way takes its turn (5)")
     parser.add_argument("--json", type=Path, help="write the figures to this file too")
     arguments = parser.parse_args()
     allowed = raise_descriptor_limit() - 100
     sizes = tuple(size for size in (FAST_SIZES if arguments.fast else SIZES) if size <= allowed)
-    body_bytes, costs = measure(sizes, 1 if arguments.fast else arguments.rounds)
+    body_bytes, costs = measure(sizes, 1 if arguments.fast else arguments.rounds, as_worker=arguments.worker)
     lines = table(costs)
     print(f"answers of {body_bytes:,} bytes after {ANSWER_AFTER_S:g} s; the growth is that from {sizes[0]} in flight")
     print("| in flight | way | wall s | × aiohttp | CPU µs per rollout | growth | worst stall ms |")
