@@ -31,8 +31,8 @@ def main():
     with guard.Guard(bar, console, out=Path(sys.argv[2])):
         child = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(600,), daemon=True)
         child.start()
-        print(child.pid, flush=True)
         try:
+            print(child.pid, flush=True)
             time.sleep(600)
         except KeyboardInterrupt:
             if sys.argv[3] == "stubborn":
