@@ -138,7 +138,7 @@ def test_parsing_again_and_again_keeps_nothing() -> None:
         """
     )
     assert rows == 1
-    assert grown < 5 * MEGABYTE
+    assert grown < 15 * MEGABYTE  # what is kept of each round would be 25 times its arrays, 1 MB and more
 
 
 def arrays_of(rollout: turnloom.Rollout) -> list[np.ndarray]:
